@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/traces.h"
 #include "core/text.h"
 #include "planner/evaluate.h"
 #include "planner/fit_trace.h"
@@ -185,7 +186,8 @@ void calibrate_to_traces(const App& app, const CalibrateAsked& o) {
     throw InputError(o.traces.front(), "/", "does not say how many steps it covers",
                      "allowed: --trace-steps N");
   const std::string name = chosen.problem.devices.front().name;
-  planner::TraceFit fit = planner::fit_trace(chosen.problem, chosen.plan, loaded.merged.timeline, steps);
+  planner::TraceFit fit =
+      planner::fit_trace(chosen.problem, chosen.plan, loaded.merged.timeline, steps, ranks_of(loaded.merged));
   fit.device.name = o.name;
   fit.device.origin = {
       {"all", fmt::format("orrery calibrate, {} step{} of {} by other software; fields not fitted "

@@ -112,13 +112,15 @@ Json to_json(const sim::ClassComparisons& c, std::int64_t steps, const trace::Me
     row = {{"class", name_of(w.is)}, {"predicted", to_json(w.predicted)}, {"measured", to_json(w.measured)}};
     if (w.in_order) row["ratio_in_order"] = w.ratio;
   }
+  out["by_rank"] = c.by_rank;
   out.update(json_of(merged));
   return out;
 }
 
 void print_classes(const sim::ClassComparisons& c) {
   constexpr auto kRow = "{:<15} {:>8} {:>8} {:>11} {:>11} {:>7} {:>11} {:>11}  {}\n";
-  fmt::print("of a rank and a step, on average; p: predicted, m: measured\n");
+  fmt::print("of a rank and a step, on average over {}; p: predicted, m: measured\n",
+             c.by_rank ? "the ranks of the traces" : "all ranks of each side");
   fmt::print(kRow, "class", "count p", "count m", "time p", "time m", "p/m", "waiting p", "waiting m",
              "p/m one by one, in order");
   const auto time = [](double s) { return s > 0 ? format(from_seconds(s)) : std::string("-"); };
@@ -141,8 +143,12 @@ void compare_foreign(App& app, const CompareAsked& o, const Timeline& predicted,
   if (predicted.classes.empty())
     throw InputError(o.predicted, "/", "does not say what class of op its ops do",
                      "allowed: a timeline that orrery simulate --trace writes");
+  if (kind_of(predicted) == "measured" && predicted.program_hash == 0)
+    throw InputError(o.predicted, "/", "was measured by other software, so it predicts nothing",
+                     "allowed: a timeline that orrery simulate --trace writes");
   const std::int64_t steps = o.steps > 0 ? o.steps : std::max<std::int64_t>(1, measured.steps);
-  const sim::ClassComparisons c = sim::compare_classes(predicted, measured.timeline, steps);
+  const sim::ClassComparisons c =
+      sim::compare_classes(predicted, measured.timeline, steps, ranks_of(measured));
   if (app.json) return print_json(to_json(c, steps, measured));
   fmt::print("predicted: {}\n{}, {}, {}{}\n", printable(o.predicted), printable(measured.timeline.source),
              counted(measured.timeline.rank_labels.size(), "rank", "ranks"),

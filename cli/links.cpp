@@ -25,6 +25,9 @@ struct LinksAsked {
 std::vector<CollectiveCurve> curves_of_traces(const LinksAsked& o) {
   if (o.traces.empty()) return {};
   const trace::Loaded loaded = trace::load({o.traces.begin(), o.traces.end()});
+  if (loaded.merged.processes.empty())
+    throw InputError(o.traces.front(), "/", "is a timeline, which does not say who exchanged what with whom",
+                     "allowed: the traces themselves");
   auto curves = trace::curves_of(loaded.merged, o.system);
   if (curves.empty())
     throw InputError(o.traces.front(), "/",

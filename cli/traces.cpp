@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+
 #include "cli/commands.h"
 #include "core/text.h"
 #include "sim/analysis/waits.h"
@@ -21,8 +24,14 @@ struct MergeAsked {
 
 void execute(const App& app, const MergeAsked& o) {
   require_writable("/output", o.output);
+  for (const std::string& file : o.traces) {
+    std::error_code none;
+    if (!o.output.empty() && std::filesystem::equivalent(file, o.output, none))
+      throw InputError("command line", "/output", fmt::format("\"{}\" is one of the traces", o.output),
+                       "allowed: a file of its own");
+  }
   const trace::Loaded loaded = trace::load({o.traces.begin(), o.traces.end()});
-  if (loaded.merged.clocks.empty())
+  if (loaded.merged.processes.empty())
     throw InputError(o.traces.front(), "/", "is a timeline already",
                      "allowed: traces of the PyTorch profiler or Nsight Systems");
   const trace::Merged& m = loaded.merged;
@@ -30,13 +39,13 @@ void execute(const App& app, const MergeAsked& o) {
   if (app.json) {
     Json json = {{"schema", "orrery.merge/1"},
                  {"source", m.timeline.source},
-                 {"ranks", m.clocks.size()},
+                 {"ranks", m.processes.size()},
                  {"steps", m.steps},
                  {"slices", m.timeline.slices.size()}};
     json.update(json_of(m));
     return print_json(json);
   }
-  fmt::print("{}: {}, {}, {}, {}\n", m.timeline.source, counted(m.clocks.size(), "rank", "ranks"),
+  fmt::print("{}: {}, {}, {}, {}\n", m.timeline.source, counted(m.processes.size(), "rank", "ranks"),
              m.steps > 0 ? counted(static_cast<std::size_t>(m.steps), "step", "steps") : "steps not said",
              counted(m.timeline.slices.size(), "kernel or copy", "kernels and copies"),
              format(m.timeline.length()));
@@ -51,31 +60,67 @@ std::string counted(std::size_t n, const char* one, const char* many) {
   return fmt::format("{} {}", n, n == 1 ? one : many);
 }
 
+std::vector<std::int64_t> ranks_of(const trace::Merged& m) {
+  std::vector<std::int64_t> out;
+  for (const trace::Process& p : m.processes) out.push_back(p.rank);
+  return out;
+}
+
+namespace {
+
+std::vector<sim::WaitedFor> waits_of(const trace::Merged& m) {
+  // What was merged before is a timeline, in which times alone say who exchanged with whom.
+  if (m.processes.empty()) return sim::waited_for(sim::Lanes(m.timeline));
+  std::vector<std::vector<std::size_t>> exchanges;
+  for (const trace::Meeting& meeting : m.meetings) {
+    if (!meeting.whole()) continue;
+    std::vector<std::size_t>& members = exchanges.emplace_back();
+    for (const trace::Member& member : meeting.here) members.push_back(member.slice);
+  }
+  return sim::waited_for(m.timeline, exchanges);
+}
+
+std::size_t in_part(const trace::Merged& m) {
+  return static_cast<std::size_t>(std::count_if(
+      m.meetings.begin(), m.meetings.end(), [](const trace::Meeting& meeting) { return !meeting.whole(); }));
+}
+
+}  // namespace
+
 void print_merged(const trace::Merged& m, std::size_t top) {
   const Timeline& t = m.timeline;
-  const auto label = [&](std::int32_t process) {
-    return printable(t.rank_labels[static_cast<std::size_t>(process)]);
-  };
-  if (!m.meetings.empty())
-    fmt::print("exchanges: {} with members in several traces, whose ends differ by {:.1f} us (median)\n",
-               m.meetings.size(), m.spread_us);
-  if (m.alone > 0) fmt::print("exchanges whose partners are not here or cannot be told: {}\n", m.alone);
-  for (std::size_t i = 1; i < std::min(m.clocks.size(), top + 1); ++i) {
-    if (!m.clocks[i].known)
-      fmt::print("  {}: has no exchange in common with the others, so its clock is taken as it is\n",
-                 label(static_cast<std::int32_t>(i)));
-    else
-      fmt::print("  {}: clock {:+.1f} us against {}, by {}\n", label(static_cast<std::int32_t>(i)),
-                 m.clocks[i].ahead_us, label(0),
-                 counted(static_cast<std::size_t>(m.clocks[i].by), "exchange", "exchanges"));
+  const auto label = [&](std::size_t process) { return printable(t.rank_labels[process]); };
+  if (!m.meetings.empty()) {
+    fmt::print("{} with members in several traces, whose ends differ by {:.1f} us (median)\n",
+               counted(m.meetings.size(), "exchange", "exchanges"), m.spread_us);
+    if (const std::size_t part = in_part(m); part > 0)
+      fmt::print("{} of them lack traces of members, so nobody knows who waited\n", part);
+    if (!m.groups_said)
+      fmt::print(
+          "the traces do not say process groups: ranks that launch the same are taken for one group\n");
   }
-  const auto waits = sim::waited_for(sim::Lanes(t));
+  if (m.alone > 0)
+    fmt::print("{} kernels that communicate have no partner here, or one that cannot be told\n", m.alone);
+  std::size_t shown = 0;
+  for (std::size_t i = 1; i < m.processes.size() && shown < top; ++i) {
+    const trace::Process& p = m.processes[i];
+    const auto reference = static_cast<std::size_t>(p.reference);
+    if (reference == i) {
+      fmt::print("  {}: no exchange joins it to those above, so its clock is taken as it is\n", label(i));
+      ++shown;
+    } else if (p.ahead_us != 0) {
+      fmt::print("  {}: clock {:+.1f} us against {}, by {}\n", label(i), p.ahead_us, label(reference),
+                 counted(static_cast<std::size_t>(p.by), "exchange", "exchanges"));
+      ++shown;
+    }
+  }
+  const auto waits = waits_of(m);
   if (waits.empty()) return;
   fmt::print("{:<24} {:>10} {:>14}   {}\n", "came last", "exchanges", "others waited", "longest");
   for (std::size_t i = 0; i < std::min(waits.size(), top); ++i) {
     const sim::WaitedFor& w = waits[i];
-    fmt::print("{:<24} {:>10} {:>14}   {}, {}\n", label(w.process), w.exchanges, format(w.waited),
-               label(w.longest), format(w.by_longest));
+    fmt::print("{:<24} {:>10} {:>14}   {}, {}\n", label(static_cast<std::size_t>(w.process)), w.exchanges,
+               format(w.waited), label(static_cast<std::size_t>(w.longest)), format(w.by_longest));
   }
 }
 
@@ -83,18 +128,17 @@ Json json_of(const trace::Merged& m) {
   const auto label = [&](std::int32_t process) {
     return m.timeline.rank_labels[static_cast<std::size_t>(process)];
   };
-  Json out = {{"exchanges", m.meetings.size()},
-              {"exchanges_alone", m.alone},
-              {"spread_us", m.spread_us},
-              {"clocks", Json::array()},
+  Json out = {{"exchanges", m.meetings.size()}, {"exchanges_in_part", in_part(m)},
+              {"exchanges_alone", m.alone},     {"groups_said", m.groups_said},
+              {"spread_us", m.spread_us},       {"clocks", Json::array()},
               {"waited_for", Json::array()}};
-  for (std::size_t i = 0; i < m.clocks.size(); ++i)
+  for (std::size_t i = 0; i < m.processes.size(); ++i)
     out["clocks"].push_back({{"rank", label(static_cast<std::int32_t>(i))},
-                             {"file", m.clocks[i].file},
-                             {"ahead_us", m.clocks[i].ahead_us},
-                             {"known", m.clocks[i].known},
-                             {"by_exchanges", m.clocks[i].by}});
-  for (const sim::WaitedFor& w : sim::waited_for(sim::Lanes(m.timeline)))
+                             {"file", m.processes[i].file},
+                             {"ahead_us", m.processes[i].ahead_us},
+                             {"of", label(m.processes[i].reference)},
+                             {"by_exchanges", m.processes[i].by}});
+  for (const sim::WaitedFor& w : waits_of(m))
     out["waited_for"].push_back({{"rank", label(w.process)},
                                  {"exchanges", w.exchanges},
                                  {"others_waited_s", seconds(w.waited)},

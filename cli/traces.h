@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/json.h"
 #include "trace/merge.h"
@@ -12,6 +13,8 @@ namespace orrery::cli {
 
 // "1 rank", "2 ranks"
 std::string counted(std::size_t n, const char* one, const char* many);
+// By process; -1 where the trace does not say.
+std::vector<std::int64_t> ranks_of(const trace::Merged& merged);
 void print_merged(const trace::Merged& merged, std::size_t top);
 Json json_of(const trace::Merged& merged);
 

@@ -240,6 +240,7 @@ Timeline from_binary(std::string_view bytes, const std::string& file) {
   t.memory.reserve(points);
   read_memory(r, points, t);
   if (r.left() > 0) r.fail("the file goes on where it should end");
+  name_places(t, top);
   return t;
 }
 

@@ -187,6 +187,7 @@ Timeline from_chrome_trace(const Json& trace, const std::string& file) {
   const Json& events = trace["traceEvents"];
   for (std::size_t i = 0; i < events.size(); ++i) read.event(events[i], top.child("traceEvents").child(i));
   if (other != trace.end() && other->is_object()) read_timeline_head(*other, top.child("otherData"), t);
+  name_places(t, top);
   std::stable_sort(t.memory.begin(), t.memory.end(), [](const MemoryPoint& a, const MemoryPoint& b) {
     return std::tie(a.rank, a.at) < std::tie(b.rank, b.at);
   });

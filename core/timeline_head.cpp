@@ -99,6 +99,28 @@ std::string put_in_order(Slice& s) {
   return {};
 }
 
+void name_places(Timeline& t, const Cursor& at) {
+  constexpr std::int32_t kMostProcesses = 1 << 20;
+  std::int32_t processes = static_cast<std::int32_t>(t.rank_labels.size());
+  std::int32_t streams = static_cast<std::int32_t>(t.streams.size());
+  for (const Slice& s : t.slices) {
+    processes = std::max(processes, s.rank + 1);
+    streams = std::max(streams, s.stream + 1);
+  }
+  for (const MemoryPoint& p : t.memory) processes = std::max(processes, p.rank + 1);
+  if (processes > kMostProcesses)
+    at.fail(fmt::format("has slices of process {}", processes - 1),
+            fmt::format("allowed: 0 to {}", kMostProcesses - 1));
+  for (auto i = static_cast<std::int32_t>(t.rank_labels.size()); i < processes; ++i)
+    t.rank_labels.push_back(fmt::format("rank {}", i));
+  for (auto i = static_cast<std::int32_t>(t.streams.size()); i < streams; ++i)
+    t.streams.push_back(fmt::format("stream {}", i));
+  for (const std::int32_t p : t.process_of) {
+    if (p < 0 || p >= processes)
+      at.fail(fmt::format("has ranks of process {}", p), fmt::format("allowed: 0 to {}", processes - 1));
+  }
+}
+
 std::string text_field(const Json& object, const char* key, const Cursor& at) {
   std::string out;
   read_value(required(object, key, at), at.child(key), Field{key, ""}, out);

@@ -39,6 +39,10 @@ void read_timeline_head(const Json& head, const Cursor& at, Timeline& t);
 // order are moved; says what is wrong when that does not explain it, and nothing otherwise.
 std::string put_in_order(Slice& s);
 
+// Processes and streams that slices refer to exist: those without a name get one. Throws where there are too
+// many, or where ranks are of a process that is not there.
+void name_places(Timeline& t, const Cursor& at);
+
 std::string text_field(const Json& object, const char* key, const Cursor& at);
 std::int64_t integer_field(const Json& object, const char* key, std::int64_t most, const Cursor& at);
 std::vector<std::string> text_list(const Json& object, const char* key, const Cursor& at);

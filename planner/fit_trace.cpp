@@ -96,7 +96,7 @@ struct Predicted {
 };
 
 Predicted predict(const Problem& problem, const TraceFit& fit, const Plan& plan, const Timeline& measured,
-                  std::int64_t steps) {
+                  std::int64_t steps, const std::vector<std::int64_t>& ranks) {
   Problem fitted = problem;
   fitted.devices = {fit.device};
   fitted.cluster = fit.cluster;
@@ -104,18 +104,19 @@ Predicted predict(const Problem& problem, const TraceFit& fit, const Plan& plan,
   EvaluateOptions options;
   options.record = true;
   const Evaluation e = evaluate(fitted, topology, plan, options);
-  return {sim::compare_classes(e.simulation.timeline, measured, steps)};
+  return {sim::compare_classes(e.simulation.timeline, measured, steps, ranks)};
 }
 
 }  // namespace
 
-TraceFit fit_trace(const Problem& problem, const Plan& plan, const Timeline& measured, std::int64_t steps) {
+TraceFit fit_trace(const Problem& problem, const Plan& plan, const Timeline& measured, std::int64_t steps,
+                   const std::vector<std::int64_t>& ranks) {
   TraceFit fit;
   fit.device = problem.devices.front();
   fit.device.measured.clear();  // of single shapes, which go before what is fitted here
   fit.cluster = problem.cluster;
   const std::vector<Constant> all = constants(problem);
-  Predicted now = predict(problem, fit, plan, measured, steps);
+  Predicted now = predict(problem, fit, plan, measured, steps, ranks);
   fit.step_before_s = now.compared.predicted_step_s;
   fit.measured_s = now.compared.measured_step_s;
   for (const Constant& c : all) {
@@ -137,7 +138,7 @@ TraceFit fit_trace(const Problem& problem, const Plan& plan, const Timeline& mea
       if (wanted != old) worst = std::max(worst, std::abs(*ratio - 1));
       c.set(fit, wanted);
     }
-    now = predict(problem, fit, plan, measured, steps);
+    now = predict(problem, fit, plan, measured, steps, ranks);
     if (worst < kClose) break;
   }
   fit.step_s = now.compared.predicted_step_s;

@@ -31,8 +31,10 @@ struct TraceFit {
   double step_before_s = 0, step_s = 0, measured_s = 0;
 };
 
-// `measured` covers so many steps of the plan. Throws InputError where the plan is not sound, and Error where
-// no class of op is both predicted and measured.
-TraceFit fit_trace(const Problem& problem, const Plan& plan, const Timeline& measured, std::int64_t steps);
+// `measured` covers so many steps of the plan, and `ranks` are those of its processes (compare_classes).
+// Throws InputError where the plan is not sound, and Error where no class of op is both predicted and
+// measured.
+TraceFit fit_trace(const Problem& problem, const Plan& plan, const Timeline& measured, std::int64_t steps,
+                   const std::vector<std::int64_t>& ranks);
 
 }  // namespace orrery::planner

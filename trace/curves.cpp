@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 
 namespace orrery::trace {
@@ -35,14 +36,21 @@ std::optional<CollectiveKind> collective_of(OpClass is) {
   return std::nullopt;
 }
 
+// Hosts number their devices alike, so members of several have numbers in common.
+bool of_one_node(const Merged& merged, const Meeting& m) {
+  std::set<std::int64_t> devices;
+  return std::all_of(m.here.begin(), m.here.end(), [&](const Member& member) {
+    return devices.insert(merged.processes[static_cast<std::size_t>(member.process)].device).second;
+  });
+}
+
 }  // namespace
 
 std::vector<CollectiveCurve> curves_of(const Merged& merged, const std::string& system) {
   std::map<std::tuple<CollectiveKind, std::int64_t>, std::map<std::int64_t, std::vector<Time>>> times;
   for (const Meeting& m : merged.meetings) {
     const auto kind = collective_of(m.is);
-    const bool whole = static_cast<std::int64_t>(m.here.size()) == m.members;
-    if (!kind || !whole || m.bytes == 0) continue;
+    if (!kind || !m.whole() || m.bytes == 0 || !of_one_node(merged, m)) continue;
     Time begun{0}, ended{0};
     for (const Member& member : m.here) {
       const Slice& s = merged.timeline.slices[member.slice];

@@ -2,7 +2,7 @@
 //
 // How long collectives of a profiled run took, as curves of a link profile: from the last member's beginning
 // to the last end, the median over exchanges of one size, kind and number of members. Only exchanges count
-// whose size is known and whose members are all in the traces: of others nobody knows who waited.
+// whose size is known and whose members are all in the traces (who is not may have come last), on one node.
 #pragma once
 
 #include <string>

@@ -32,9 +32,10 @@ struct Activity {
 };
 
 struct DeviceTrace {
-  std::string file, source;  // "measured: PyTorch profiler"
-  std::int64_t rank = -1;    // of the job; -1: not said
-  std::int64_t device = 0;   // of its host
+  std::string file, source;   // "measured: PyTorch profiler"
+  std::int64_t rank = -1;     // of the job; -1: not said
+  std::int64_t device = 0;    // of its host, or of its process
+  std::int64_t process = -1;  // where several of one host have a device of that number
   std::vector<std::string> names, segments;
   bool steps = false;  // segments are steps of the training, in order
   std::vector<Activity> activities;

@@ -28,7 +28,8 @@ OpClass first(std::span<const Rule> rules, const std::string& name, OpClass othe
   return found == rules.end() ? otherwise : found->is;
 }
 
-// NCCL and RCCL: "ncclDevKernel_AllReduce_Sum_bf16_RING_LL". An all-to-all is sends and receives there.
+// NCCL and RCCL: "ncclDevKernel_AllReduce_Sum_bf16_RING_LL". An all-to-all is sends and receives there. One
+// kernel for all of them ("ncclDevKernel_Generic") does not say which it runs.
 constexpr std::array kNccl{Rule{"allreduce", OpClass::kAllReduce},
                            Rule{"allgather", OpClass::kAllGather},
                            Rule{"reducescatter", OpClass::kReduceScatter},
@@ -39,33 +40,44 @@ constexpr std::array kNccl{Rule{"allreduce", OpClass::kAllReduce},
                            Rule{"broadcast", OpClass::kBroadcast},
                            Rule{"reduce", OpClass::kBroadcast}};
 
-// Attention before products, as its kernels are built of CUTLASS; products before routing, as those of
-// experts are products; the optimizer's many tensors before all.
+// Exchanges outside NCCL first; then what Triton fused of element-wise ops, whose names list all of them;
+// attention before products, as its kernels are built of CUTLASS; products before routing, as those of
+// experts are products.
 constexpr std::array kKernels{
+    Rule{"::ep::", OpClass::kAllToAll},  // DeepEP
+    Rule{"deep_ep", OpClass::kAllToAll},
+    Rule{"multimem_all_reduce", OpClass::kAllReduce},
+    Rule{"cross_device_reduce", OpClass::kAllReduce},
+    Rule{"triton_poi_", OpClass::kElementwise},
+    Rule{"triton_red_", OpClass::kElementwise},
+    Rule{"triton_per_", OpClass::kElementwise},
     Rule{"multi_tensor_apply", OpClass::kOptimizer},
     Rule{"multitensorapply", OpClass::kOptimizer},
     Rule{"adam", OpClass::kOptimizer},
-    Rule{"::ep::", OpClass::kAllToAll},  // DeepEP
-    Rule{"deep_ep", OpClass::kAllToAll},
+    Rule{"adagrad", OpClass::kOptimizer},
     Rule{"flash", OpClass::kAttention},
     Rule{"fmha", OpClass::kAttention},
     Rule{"attn", OpClass::kAttention},
     Rule{"attention", OpClass::kAttention},
     Rule{"sdpa", OpClass::kAttention},
+    Rule{"norm", OpClass::kElementwise},
     Rule{"gemm", OpClass::kProduct},
     Rule{"gemv", OpClass::kProduct},
+    Rule{"bmm_", OpClass::kProduct},
     Rule{"nvjet", OpClass::kProduct},
     Rule{"cutlass", OpClass::kProduct},
     Rule{"cublas", OpClass::kProduct},
     Rule{"matmul", OpClass::kProduct},
     Rule{"splitkreduce", OpClass::kProduct},
-    Rule{"triton_tem", OpClass::kProduct},
+    Rule{"triton_tem_", OpClass::kProduct},
     Rule{"cijk_", OpClass::kProduct},
     Rule{"scudnn", OpClass::kProduct},
     Rule{"winograd", OpClass::kProduct},
     Rule{"wgrad", OpClass::kProduct},
     Rule{"dgrad", OpClass::kProduct},
-    Rule{"conv", OpClass::kProduct},
+    Rule{"fprop", OpClass::kProduct},
+    Rule{"convolve", OpClass::kProduct},
+    Rule{"conv2d", OpClass::kProduct},
     Rule{"moe", OpClass::kRouting},
     Rule{"topk", OpClass::kRouting},
     Rule{"expert", OpClass::kRouting},
@@ -91,7 +103,7 @@ constexpr std::array kCollectives{Rule{"all_reduce", OpClass::kAllReduce},
 OpClass class_of_kernel(std::string_view name) {
   const std::string lower = small(name);
   if (lower.find("nccl") != std::string::npos || lower.find("rccl") != std::string::npos)
-    return first(kNccl, lower, OpClass::kBroadcast);
+    return first(kNccl, lower, OpClass::kUnknown);
   return first(kKernels, lower, OpClass::kElementwise);
 }
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "core/timeline_head.h"
@@ -21,6 +22,8 @@ constexpr std::array<std::string_view, 6> kOfDevices{"kernel", "gpu_memcpy", "gp
                                                      "Kernel", "Memcpy",     "Memset"};
 constexpr std::array<std::string_view, 3> kLaunches{"cuda_runtime", "cuda_driver", "Runtime"};
 constexpr std::string_view kStep = "ProfilerStep#";
+constexpr double kLatestUs = 4e15;  // the year 2096
+constexpr std::size_t kMostDevices = 256;
 
 std::string_view category(const Json& e) {
   const auto phase = e.find("ph"), kind = e.find("cat");
@@ -32,11 +35,11 @@ bool is_one_of(std::string_view name, const Names& names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-double number_field(const Json& e, const char* key, double least, const Cursor& at) {
+double number_field(const Json& e, const char* key, double least, double most, const Cursor& at) {
   const auto found = e.find(key);
   if (found == e.end()) at.fail(fmt::format("the field \"{}\" is missing", key));
   double us = 0;
-  read_value(*found, at.child(key), Field{key, "", least, 1e17}, us);
+  read_value(*found, at.child(key), Field{key, "", least, most}, us);
   return us;
 }
 
@@ -83,7 +86,7 @@ std::int64_t bytes_of_type(std::string_view type) {
 }
 
 struct Step {
-  double from_us, to_us;
+  double from_us;
   std::string name;
 };
 
@@ -111,8 +114,8 @@ class KinetoReader {
 
   std::int64_t base_time() const {
     const auto found = trace_.find("baseTimeNanoseconds");
-    if (found == trace_.end() || !found->is_number_integer()) return 0;
-    return integer_field(trace_, "baseTimeNanoseconds", std::int64_t{1} << 62, at_);
+    if (found == trace_.end() || found->is_null()) return 0;
+    return integer_field(trace_, "baseTimeNanoseconds", static_cast<std::int64_t>(kLatestUs) * 1000, at_);
   }
 
   // Launches by correlation, and steps.
@@ -122,18 +125,21 @@ class KinetoReader {
       const std::string_view kind = category(e);
       if (kind.empty() || !e.contains("ts") || !e["ts"].is_number()) continue;
       const double at = e["ts"].get<double>();
+      if (!(std::abs(at) <= kLatestUs)) continue;
       if (is_one_of(kind, kLaunches)) {
         if (const auto correlation = count_of(e, "correlation")) launched_.try_emplace(*correlation, at);
         continue;
       }
       if (kind == "gpu_user_annotation" || !e.contains("name") || !e["name"].is_string() ||
-          !e["name"].get_ref<const std::string&>().starts_with(kStep) || !e.contains("dur") ||
-          !e["dur"].is_number())
+          !e["name"].get_ref<const std::string&>().starts_with(kStep))
         continue;
-      steps_.push_back({at, at + e["dur"].get<double>(), e["name"].get<std::string>()});
+      steps_.push_back({at, e["name"].get<std::string>()});
     }
-    std::sort(steps_.begin(), steps_.end(),
-              [](const Step& a, const Step& b) { return a.from_us < b.from_us; });
+    // Several threads may name one step: it begins with the first.
+    std::stable_sort(steps_.begin(), steps_.end(),
+                     [](const Step& a, const Step& b) { return a.from_us < b.from_us; });
+    std::set<std::string> named;
+    std::erase_if(steps_, [&](const Step& s) { return !named.insert(s.name).second; });
   }
 
   // The step in which something was launched: the last that had begun, as steps follow each other within
@@ -163,15 +169,22 @@ class KinetoReader {
   void activity(const Json& e, const Cursor& at) {
     const auto number = static_cast<std::int32_t>(integer_field(e, "pid", 1 << 20, at));
     Device& device = devices_[number];
+    if (devices_.size() > kMostDevices)
+      at.child("pid").fail(fmt::format("is device {} of the trace", devices_.size()),
+                           fmt::format("allowed: {} devices in a file", kMostDevices));
     DeviceTrace& t = device.trace;
     t.device = number;
-    const double start = number_field(e, "ts", -1e17, at), length = number_field(e, "dur", 0, at);
-    if (std::abs(start) > 4e15) at.child("ts").fail("is no time in microseconds since 1970");
+    const double start = number_field(e, "ts", -kLatestUs, kLatestUs, at),
+                 length = number_field(e, "dur", 0, kMostUs, at);
+    const double since = start + static_cast<double>(base_ns_) / 1e3;
+    if (!(since >= 0 && since <= kLatestUs))
+      at.child("ts").fail(shown(e["ts"]) + " is not a time of the trace",
+                          "allowed: microseconds since baseTimeNanoseconds, or since 1970");
     std::string name = name_of_activity(e, at);
     Activity a;
     a.stream = stream_of(e, at);
     a.start_ns = base_ns_ + ns_of(e["ts"]);
-    a.end_ns = a.start_ns + std::llround(std::min(length, kMostUs) * 1e3);
+    a.end_ns = a.start_ns + std::llround(length * 1e3);
     const auto correlation = count_of(e, "correlation");
     const auto launch = correlation ? launched_.find(*correlation) : launched_.end();
     const double launched = launch == launched_.end() ? start : launch->second;
@@ -196,16 +209,16 @@ class KinetoReader {
     if (!communicates(a.is)) return;
     Exchange x;
     const std::string ranks = text_of(e, "Process Group Ranks");
-    const bool whole = !ranks.empty() && ranks.find("...") == std::string::npos;
-    x.group = whole ? ranks : text_of(e, "Process Group Name");
+    // Groups of the same ranks count their exchanges each by itself; long lists of ranks are cut.
+    x.group = text_of(e, "Process Group Name");
+    if (!ranks.empty() && ranks.find("...") == std::string::npos) x.group += " " + ranks;
     x.members = count_of(e, "Group size").value_or(0);
     x.sequence = count_of(e, "Seq").value_or(-1);
     const std::int64_t elements =
         std::max(count_of(e, "In msg nelems").value_or(0), count_of(e, "Out msg nelems").value_or(0));
     x.bytes = elements * bytes_of_type(text_of(e, "dtype"));
     if (x.bytes > 0)
-      name =
-          fmt::format("{}, {} ({})", name_of(a.is), format(Bytes{x.bytes}), name.substr(0, name.find('(')));
+      name = fmt::format("{}, {} B ({})", name_of(a.is), x.bytes, name.substr(0, name.find('(')));
     a.exchange = static_cast<std::int32_t>(t.exchanges.size());
     t.exchanges.push_back(std::move(x));
   }
@@ -222,10 +235,8 @@ class KinetoReader {
   // The rank of a trace of one device, where the trace says it.
   std::int64_t rank() const {
     const auto job = trace_.find("distributedInfo");
-    if (devices_.size() != 1 || job == trace_.end() || !job->is_object() || !job->contains("rank") ||
-        !(*job)["rank"].is_number_integer())
-      return -1;
-    return std::clamp<std::int64_t>((*job)["rank"].get<std::int64_t>(), -1, 1 << 24);
+    if (devices_.size() != 1 || job == trace_.end() || !job->is_object() || !job->contains("rank")) return -1;
+    return integer_field(*job, "rank", 1 << 24, at_.child("distributedInfo"));
   }
 
   std::vector<DeviceTrace> finished() {

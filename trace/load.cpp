@@ -8,6 +8,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "core/error.h"
@@ -18,43 +19,48 @@
 namespace orrery::trace {
 namespace {
 
-using namespace std::string_view_literals;
+constexpr std::string_view kPacked = "\x1f\x8b", kDatabase = "SQLite format 3";
+// A packed trace may unpack to as much; what is made of it takes some five times that in memory.
+constexpr std::size_t kMostUnpacked = std::size_t{1} << 30;
 
-enum class Form : std::uint8_t { kText, kPacked, kDatabase };
-Form form_of(const std::filesystem::path& path) {
-  if (path == "-") return Form::kText;
-  std::array<char, 16> bytes{};
+bool begins_with(const std::filesystem::path& path, std::string_view bytes) {
+  if (!std::filesystem::is_regular_file(path)) return false;
+  std::string begin(bytes.size(), '\0');
   std::ifstream in(path, std::ios::binary);
-  in.read(bytes.data(), bytes.size());
-  const std::string_view begin(bytes.data(), static_cast<std::size_t>(in.gcount()));
-  if (begin.starts_with("SQLite format 3"sv)) return Form::kDatabase;
-  return begin.starts_with("\x1f\x8b"sv) ? Form::kPacked : Form::kText;
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return begin == bytes;
 }
 
-struct CloseArchive {
-  void operator()(gzFile_s* f) const { gzclose(f); }
+struct EndStream {
+  void operator()(z_stream* z) const { inflateEnd(z); }
 };
 
-std::string unpacked(const std::filesystem::path& path) {
-  const std::unique_ptr<gzFile_s, CloseArchive> in(gzopen(path.c_str(), "rb"));
-  if (!in) throw InputError(path.string(), "/", "cannot be read");
+std::string unpacked(std::string packed, const std::string& file) {
+  z_stream z{};
+  constexpr int kGzip = 16 + MAX_WBITS;
+  if (inflateInit2(&z, kGzip) != Z_OK) throw Error("zlib could not begin");
+  const std::unique_ptr<z_stream, EndStream> ends(&z);
+  z.next_in = reinterpret_cast<Bytef*>(packed.data());
   std::string out;
   std::array<char, 1 << 16> part{};
-  for (;;) {
-    const int read = gzread(in.get(), part.data(), part.size());
-    if (read < 0) {
-      int code = 0;
-      throw InputError(path.string(), "/", std::string("is damaged: ") + gzerror(in.get(), &code));
+  int result = Z_OK;
+  for (std::size_t at = 0; result != Z_STREAM_END;) {
+    if (z.avail_in == 0) {
+      const std::size_t more = std::min<std::size_t>(packed.size() - at, std::size_t{1} << 30);
+      z.next_in = reinterpret_cast<Bytef*>(packed.data() + at);
+      z.avail_in = static_cast<uInt>(more);
+      at += more;
     }
-    if (read == 0) break;
-    out.append(part.data(), static_cast<std::size_t>(read));
-    if (static_cast<std::int64_t>(out.size()) > kLargestTimelineFile)
-      throw InputError(path.string(), "/", "is larger than a timeline may be when it is unpacked",
-                       "allowed: 4 GiB");
+    z.next_out = reinterpret_cast<Bytef*>(part.data());
+    z.avail_out = static_cast<uInt>(part.size());
+    result = inflate(&z, Z_NO_FLUSH);
+    if (result != Z_OK && result != Z_STREAM_END)
+      throw InputError(file, "/", "is a damaged or cut gzip archive", "allowed: a trace, packed or not");
+    out.append(part.data(), part.size() - z.avail_out);
+    if (out.size() > kMostUnpacked)
+      throw InputError(file, "/", "unpacks to more than 1 GiB",
+                       "allowed: smaller traces, or one that is unpacked");
   }
-  int code = Z_OK;
-  const char* error = gzerror(in.get(), &code);
-  if (code != Z_OK) throw InputError(path.string(), "/", std::string("is damaged: ") + error);
   return out;
 }
 
@@ -68,15 +74,19 @@ File of(const Json& trace, const std::string& file) {
   const bool events = trace.is_object() && trace.contains("traceEvents") && trace["traceEvents"].is_array();
   const bool ours = trace.is_object() && trace.contains("otherData") && trace["otherData"].is_object() &&
                     trace["otherData"].contains("schema");
-  if (events && !ours && is_kineto(trace)) return {std::nullopt, from_kineto(trace, file)};
+  if (!events || ours) return {from_chrome_trace(trace, file), {}};
+  if (is_kineto(trace)) return {std::nullopt, from_kineto(trace, file)};
+  if (trace.contains("schemaVersion") || trace.contains("deviceProperties") || trace["traceEvents"].empty())
+    throw InputError(file, "/traceEvents", "has no kernel, copy or set of memory of a device",
+                     "allowed: a trace of the PyTorch profiler with ProfilerActivity.CUDA");
   return {from_chrome_trace(trace, file), {}};
 }
 
 File read(const std::filesystem::path& path) {
-  const Form form = form_of(path);
-  if (form == Form::kDatabase) return {std::nullopt, from_nsight(path)};
-  const std::string text = form == Form::kPacked ? unpacked(path) : load_text(path, kLargestTimelineFile);
+  if (path != "-" && begins_with(path, kDatabase)) return {std::nullopt, from_nsight(path)};
   const std::string file = path == "-" ? "standard input" : path.string();
+  std::string text = load_text(path, kLargestTimelineFile);
+  if (text.starts_with(kPacked)) text = unpacked(std::move(text), file);
   if (text.starts_with("orrery.timeline")) return {from_binary(text, file), {}};
   return of(parse_json(text, file, kLargestTimelineFile), file);
 }
@@ -86,7 +96,10 @@ File read(const std::filesystem::path& path) {
 Loaded load(const std::vector<std::filesystem::path>& paths) {
   Loaded out;
   std::vector<DeviceTrace> theirs;
+  std::set<std::filesystem::path> seen;
   for (const std::filesystem::path& path : paths) {
+    if (path != "-" && !seen.insert(std::filesystem::weakly_canonical(path)).second)
+      throw InputError(path.string(), "/", "is given twice", "allowed: each trace once");
     File file = read(path);
     if (file.ours) {
       if (paths.size() > 1)
@@ -97,6 +110,9 @@ Loaded load(const std::vector<std::filesystem::path>& paths) {
       out.merged.steps = std::count_if(t.segments.begin(), t.segments.end(), names_step);
       return out;
     }
+    if (file.theirs.empty())
+      throw InputError(path.string(), "/", "has no kernels",
+                       "allowed: a trace in which a device did something");
     for (DeviceTrace& t : file.theirs) theirs.push_back(std::move(t));
   }
   out.foreign = true;
@@ -105,7 +121,7 @@ Loaded load(const std::vector<std::filesystem::path>& paths) {
 }
 
 bool is_foreign(const std::filesystem::path& path) {
-  return form_of(path) != Form::kText;
+  return begins_with(path, kDatabase) || begins_with(path, kPacked);
 }
 
 Timeline of_events(const Json& trace, const std::string& file) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace/nsight.h"
 
+#include <fmt/format.h>
 #include <sqlite3.h>
 
 #include <algorithm>
@@ -10,9 +11,12 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/fields.h"
 
 namespace orrery::trace {
 namespace {
+
+constexpr const char* kAllowed = "allowed: an export of nsys (--type sqlite) with CUDA traced by kernel";
 
 struct CloseDatabase {
   void operator()(sqlite3* db) const { sqlite3_close(db); }
@@ -46,7 +50,7 @@ class Database {
 
  private:
   using Statement = std::unique_ptr<sqlite3_stmt, FinishStatement>;
-  [[noreturn]] void fail() const { fail(std::string("SQLite: ") + sqlite3_errmsg(db_.get())); }
+  [[noreturn]] void fail() const { fail(std::string("SQLite says: ") + sqlite3_errmsg(db_.get()), kAllowed); }
   Statement statement(const std::string& query) {
     sqlite3_stmt* s = nullptr;
     if (sqlite3_prepare_v2(db_.get(), query.c_str(), -1, &s, nullptr) != SQLITE_OK) fail();
@@ -73,7 +77,7 @@ class NsightReader {
 
   std::vector<DeviceTrace> read() {
     if (!db_.has("CUPTI_ACTIVITY_KIND_KERNEL") || !db_.has("StringIds"))
-      db_.fail("has no kernels of CUDA", "allowed: an export of nsys (--type sqlite) with CUDA traced");
+      db_.fail("has no kernels of CUDA", kAllowed);
     launches();
     steps();
     db_.each(
@@ -100,12 +104,13 @@ class NsightReader {
   };
   // Columns of query().
   static constexpr int kStart = 0, kEnd = 1, kDevice = 2, kStream = 3, kCorrelation = 4, kProcess = 5,
-                       kName = 6;
+                       kRow = 6, kName = 7;
 
   // Threads and processes have the process's number above their lowest 24 bits.
   static std::string query(const std::string& table, const std::string& name, const std::string& join) {
-    return "SELECT a.start, a.end, a.deviceId, a.streamId, a.correlationId, a.globalPid >> 24, " + name +
-           " FROM " + table + " a " + join;
+    return "SELECT a.start, a.end, a.deviceId, a.streamId, a.correlationId, a.globalPid >> 24 AS globalPid, "
+           "a.rowid, " +
+           name + " FROM " + table + " a " + join;
   }
 
   void launches() {
@@ -145,23 +150,33 @@ class NsightReader {
     }
   }
 
+  // A number of a row, which SQLite lets be anything.
+  std::int64_t number(sqlite3_stmt* row, int column, std::int64_t most) const {
+    const std::int64_t n = sqlite3_column_int64(row, column);
+    if (sqlite3_column_type(row, column) != SQLITE_INTEGER || n < 0 || n > most)
+      db_.fail(fmt::format("{} of row {} is {}", sqlite3_column_name(row, column),
+                           sqlite3_column_int64(row, kRow), shown(Json(text(row, column)))),
+               fmt::format("allowed: 0 to {}", most));
+    return n;
+  }
+
   void activity(sqlite3_stmt* row, const std::string& name, bool kernel) {
     constexpr std::int64_t kMostNs = std::int64_t{2'000'000'000'000'000};  // 23 days
-    const std::int64_t start = sqlite3_column_int64(row, kStart), end = sqlite3_column_int64(row, kEnd);
-    if (start < 0 || end < start || end > kMostNs)
-      db_.fail("\"" + name + "\" is from " + std::to_string(start) + " to " + std::to_string(end) + " ns",
-               "allowed: times in order, of 23 days at most");
-    const std::int64_t device = sqlite3_column_int64(row, kDevice);
-    if (device < 0 || device > 1 << 20) db_.fail("device " + std::to_string(device) + " is no device");
-    Device& d = devices_[device];
+    constexpr std::int64_t kMostNumber = 1 << 16, kMostStreams = 1 << 30, kMostProcesses = 1LL << 40;
+    const std::int64_t start = number(row, kStart, kMostNs), end = number(row, kEnd, kMostNs);
+    if (end < start)
+      db_.fail(fmt::format("row {} is from {} to {} ns", sqlite3_column_int64(row, kRow), start, end),
+               "allowed: times in order");
+    // Each process numbers the devices that it sees.
+    const std::int64_t device = number(row, kDevice, kMostNumber),
+                       process = number(row, kProcess, kMostProcesses);
+    Device& d = devices_[{device, process}];
     DeviceTrace& t = d.trace;
     Activity a;
     a.start_ns = start;
     a.end_ns = end;
-    a.stream =
-        static_cast<std::int32_t>(std::clamp<std::int64_t>(sqlite3_column_int64(row, kStream), 0, 1 << 30));
-    const auto launch =
-        launched_.find({sqlite3_column_int64(row, kCorrelation), sqlite3_column_int64(row, kProcess)});
+    a.stream = static_cast<std::int32_t>(number(row, kStream, kMostStreams));
+    const auto launch = launched_.find({sqlite3_column_int64(row, kCorrelation), process});
     a.launch = launch == launched_.end() ? start : launch->second;
     a.segment = step_at(a.launch);
     a.is = kernel ? class_of_kernel(name) : OpClass::kCopy;
@@ -181,11 +196,14 @@ class NsightReader {
 
   std::vector<DeviceTrace> finished() {
     std::vector<DeviceTrace> out;
-    for (auto& [number, device] : devices_) {
+    std::map<std::int64_t, int> processes;  // by device
+    for (const auto& [key, device] : devices_) ++processes[key.first];
+    for (auto& [key, device] : devices_) {
       DeviceTrace& t = device.trace;
       t.file = file_;
       t.source = "measured: Nsight Systems";
-      t.device = number;
+      t.device = key.first;
+      if (processes[key.first] > 1) t.process = key.second & ((1 << 24) - 1);  // above it, of its host
       t.names.resize(device.names.size());
       for (const auto& [name, index] : device.names) t.names[static_cast<std::size_t>(index)] = name;
       t.steps = !steps_.empty();
@@ -201,7 +219,7 @@ class NsightReader {
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> launched_;  // by correlation and process
   std::vector<Step> steps_;
   std::set<std::string> named_;
-  std::map<std::int64_t, Device> devices_;
+  std::map<std::pair<std::int64_t, std::int64_t>, Device> devices_;  // by number and process
 };
 
 }  // namespace

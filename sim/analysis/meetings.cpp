@@ -6,13 +6,13 @@
 
 namespace orrery::sim {
 
-// Measured members of a collective do not end at the very same time: those of a short trace within this.
-constexpr Time kLeastMeasured{50'000'000};
+// Measured members of a collective do not end at the very same time, nor far apart.
+constexpr Time kLeastMeasured{50'000'000}, kMostMeasured{200'000'000};
 
 Meetings::Meetings(const Lanes& lanes)
     : slices_(lanes.timeline().slices), tolerance_((lanes.end() - lanes.begin()) / 100'000) {
   const Timeline& t = lanes.timeline();
-  if (kind_of(t) == "measured") tolerance_ = std::max(tolerance_, kLeastMeasured);
+  if (kind_of(t) == "measured") tolerance_ = std::clamp(tolerance_, kLeastMeasured, kMostMeasured);
   if (t.process_of.empty()) axes_ = t.axes;
   for (const std::string& stream : t.streams) {
     meets_.push_back(!is_of_host(stream));

@@ -13,13 +13,32 @@ struct Interval {
   Time from, to;
 };
 
+struct Intervals {
+  std::vector<Interval> compute, communication;
+};
+
+// Whether streams do not tell what their ops are: other software exchanges on streams of kernels, and
+// computes and copies on several.
+bool told_by_class(const Timeline& t) {
+  return t.program_hash == 0 && !t.classes.empty();
+}
+
+// Where what an op does counts, if anywhere.
+std::vector<Interval>* place_of(const Timeline& t, const Lane& lane, const Slice& s, Intervals& in) {
+  if (!told_by_class(t)) return lane.stream == kComputeStream ? &in.compute : &in.communication;
+  const OpClass is = t.classes[static_cast<std::size_t>(s.name)];
+  if (is == OpClass::kCopy) return nullptr;
+  return communicates(is) ? &in.communication : &in.compute;
+}
+
 // When one lane worked, inside the part: waiting for partners is no work.
-void add_intervals(const Lanes& lanes, const Lane& lane, const Part& part, std::vector<Interval>& out) {
+void add_intervals(const Lanes& lanes, const Lane& lane, const Part& part, Intervals& out) {
   const auto slices = lanes.slices(lane);
   for (std::size_t i = lanes.first_after(lane, part.from); i < slices.size(); ++i) {
     if (slices[i].start >= part.to) break;
+    std::vector<Interval>* const place = place_of(lanes.timeline(), lane, slices[i], out);
     const Interval in{std::max(slices[i].active, part.from), std::min(slices[i].end, part.to)};
-    if (in.to > in.from) out.push_back(in);
+    if (place != nullptr && in.to > in.from) place->push_back(in);
   }
 }
 
@@ -87,14 +106,14 @@ class Summing {
 
  private:
   void add_rank(std::int32_t rank) {
-    std::vector<Interval> compute, communication;
+    Intervals in;
     for (const Lane& lane : lanes_.of(rank)) {
       if (!is_of_host(lanes_.timeline().streams[static_cast<std::size_t>(lane.stream)]))
-        add_intervals(lanes_, lane, part_, lane.stream == kComputeStream ? compute : communication);
+        add_intervals(lanes_, lane, part_, in);
       add_kinds(lane);
     }
-    compute = united(std::move(compute));
-    communication = united(std::move(communication));
+    const std::vector<Interval> compute = united(std::move(in.compute));
+    const std::vector<Interval> communication = united(std::move(in.communication));
     out_.window += part_.to - part_.from;
     out_.compute += length(compute);
     const Time hidden = common(compute, communication);

@@ -39,8 +39,9 @@ struct Idle {
 };
 
 struct Statistics {
-  Time window;                        // of all processes together
-  Time compute;                       // running on the compute stream
+  Time window;  // of all processes together
+  // By stream; of other software's timelines by the class of each op.
+  Time compute;                       // ops that compute ran
   Time exposed;                       // a stream communicated while compute did not run
   Time hidden;                        // a stream communicated while compute ran
   std::vector<Idle> idle;             // longest first

@@ -18,7 +18,10 @@ struct WaitedFor {
   Time by_longest;             // how long that one did
 };
 
-// Longest first. O(slices log slices).
+// The one that others waited for longest comes first. Who exchanged with whom is found from times.
 std::vector<WaitedFor> waited_for(const Lanes& lanes);
+// The same where it is known: `exchanges` are slices of the timeline, all members of one each.
+std::vector<WaitedFor> waited_for(const Timeline& timeline,
+                                  const std::vector<std::vector<std::size_t>>& exchanges);
 
 }  // namespace orrery::sim

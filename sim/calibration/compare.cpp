@@ -2,6 +2,8 @@
 #include "sim/calibration/compare.h"
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -40,58 +42,63 @@ OpClass class_of(const Timeline& t, const Slice& s, bool all_to_all) {
   return is == OpClass::kAllToAll && !all_to_all ? OpClass::kSendReceive : is;
 }
 
-// Ranks that each process stands for.
-std::vector<double> ranks_by_process(const Timeline& t) {
-  std::vector<double> out(t.rank_labels.size(), t.process_of.empty() ? 1 : 0);
-  for (const std::int32_t p : t.process_of) out[static_cast<std::size_t>(p)] += 1;
-  return out;
-}
-
-using TimesByClass = std::map<OpClass, std::vector<std::pair<Time, double>>>;  // beginnings and seconds
-
-// By process.
-std::vector<TimesByClass> times_of(const Timeline& t, bool all_to_all) {
-  std::vector<TimesByClass> out(t.rank_labels.size());
-  for (const Slice& s : t.slices) {
-    const double active = seconds(s.end - s.active);
-    out[static_cast<std::size_t>(s.rank)][class_of(t, s, all_to_all)].emplace_back(s.start, active);
-  }
-  for (TimesByClass& process : out) {
-    for (auto& [is, times] : process) std::sort(times.begin(), times.end());
+// How much each process of the prediction counts: as the ranks that it stands for, of all or of some.
+std::vector<double> weights(const Timeline& t, const std::vector<std::int64_t>& ranks) {
+  std::vector<double> out(t.rank_labels.size(), t.process_of.empty() && ranks.empty() ? 1 : 0);
+  const auto count = [&](std::int64_t process) { out[static_cast<std::size_t>(process)] += 1; };
+  if (ranks.empty()) {
+    for (const std::int32_t p : t.process_of) count(p);
+  } else {
+    for (const std::int64_t r : ranks)
+      count(t.process_of.empty() ? r : t.process_of[static_cast<std::size_t>(r)]);
   }
   return out;
 }
 
-std::map<OpClass, ClassTimes> sides(const Timeline& t, bool all_to_all, std::int64_t steps) {
-  const std::vector<double> ranks = ranks_by_process(t);
+// Whether all are ranks of the prediction.
+bool are_of(const std::vector<std::int64_t>& ranks, const Timeline& predicted) {
+  const auto all = static_cast<std::int64_t>(predicted.process_of.empty() ? predicted.rank_labels.size()
+                                                                          : predicted.process_of.size());
+  return !ranks.empty() &&
+         std::all_of(ranks.begin(), ranks.end(), [&](std::int64_t r) { return r >= 0 && r < all; });
+}
+
+// Of a rank and a step.
+std::map<OpClass, ClassTimes> times_of(const Timeline& t, const std::vector<double>& weights, bool all_to_all,
+                                       std::int64_t steps) {
   double all = 0;
-  for (const double r : ranks) all += r;
+  for (const double w : weights) all += w;
   std::map<OpClass, ClassTimes> out;
   for (const Slice& s : t.slices) {
-    const double share = ranks[static_cast<std::size_t>(s.rank)] / all / static_cast<double>(steps);
-    ClassTimes& side = out[class_of(t, s, all_to_all)];
-    side.count += share;
-    side.active_s += share * seconds(s.end - s.active);
-    side.waiting_s += share * seconds(s.active - s.start);
+    const double share = weights[static_cast<std::size_t>(s.rank)] / all / static_cast<double>(steps);
+    if (share == 0) continue;
+    ClassTimes& times = out[class_of(t, s, all_to_all)];
+    times.count += share;
+    times.active_s += share * seconds(s.end - s.active);
+    times.waiting_s += share * seconds(s.active - s.start);
   }
   return out;
 }
 
-// The k-th of a step with the k-th, of the first processes that do such ops.
-void match_in_order(const std::vector<TimesByClass>& predicted, const std::vector<TimesByClass>& measured,
+// What each op of a class took on one process, in the order of their beginnings.
+std::map<OpClass, std::vector<double>> in_order(const Timeline& t, std::int32_t process, bool all_to_all) {
+  std::vector<const Slice*> slices;
+  for (const Slice& s : t.slices) {
+    if (s.rank == process) slices.push_back(&s);
+  }
+  std::stable_sort(slices.begin(), slices.end(),
+                   [](const Slice* a, const Slice* b) { return a->start < b->start; });
+  std::map<OpClass, std::vector<double>> out;
+  for (const Slice* s : slices) out[class_of(t, *s, all_to_all)].push_back(seconds(s->end - s->active));
+  return out;
+}
+
+void match_in_order(const std::vector<double>& predicted, const std::vector<double>& measured,
                     std::int64_t steps, ClassComparison& c) {
-  const auto first =
-      [&](const std::vector<TimesByClass>& side) -> const std::vector<std::pair<Time, double>>* {
-    for (const TimesByClass& process : side) {
-      if (const auto at = process.find(c.is); at != process.end()) return &at->second;
-    }
-    return nullptr;
-  };
-  const auto *p = first(predicted), *m = first(measured);
-  if (p == nullptr || m == nullptr || p->size() * static_cast<std::size_t>(steps) != m->size()) return;
+  if (predicted.empty() || predicted.size() * static_cast<std::size_t>(steps) != measured.size()) return;
   std::vector<double> ratios;
-  for (std::size_t i = 0; i < m->size(); ++i) {
-    if ((*m)[i].second > 0) ratios.push_back((*p)[i % p->size()].second / (*m)[i].second);
+  for (std::size_t i = 0; i < measured.size(); ++i) {
+    if (measured[i] > 0) ratios.push_back(predicted[i % predicted.size()] / measured[i]);
   }
   if (ratios.empty()) return;
   std::sort(ratios.begin(), ratios.end());
@@ -101,15 +108,44 @@ void match_in_order(const std::vector<TimesByClass>& predicted, const std::vecto
     c.ratio[i] = ratios[static_cast<std::size_t>(kParts[i] * static_cast<double>(ratios.size() - 1))];
 }
 
+// From a process's first beginning to its last end, the median over processes, whose clocks may differ.
+double length_of(const Timeline& t) {
+  struct Span {
+    Time from{std::numeric_limits<std::int64_t>::max()}, to{0};
+  };
+  std::map<std::int32_t, Span> spans;
+  for (const Slice& s : t.slices) {
+    Span& span = spans[s.rank];
+    span.from = std::min(span.from, s.start);
+    span.to = std::max(span.to, s.end);
+  }
+  std::vector<double> lengths;
+  for (const auto& [process, span] : spans) lengths.push_back(seconds(span.to - span.from));
+  if (lengths.empty()) return 0;
+  const auto middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
+  std::nth_element(lengths.begin(), middle, lengths.end());
+  return *middle;
+}
+
 }  // namespace
 
-ClassComparisons compare_classes(const Timeline& predicted, const Timeline& measured, std::int64_t steps) {
+ClassComparisons compare_classes(const Timeline& predicted, const Timeline& measured, std::int64_t steps,
+                                 const std::vector<std::int64_t>& ranks) {
   ClassComparisons out;
   out.predicted_step_s = seconds(predicted.length());
-  out.measured_step_s = seconds(measured.length()) / static_cast<double>(steps);
+  out.measured_step_s = length_of(measured) / static_cast<double>(steps);
+  out.by_rank = are_of(ranks, predicted);
   const bool all_to_all = tells_all_to_all(predicted) && tells_all_to_all(measured);
-  const auto left = sides(predicted, all_to_all, 1), right = sides(measured, all_to_all, steps);
-  const auto left_times = times_of(predicted, all_to_all), right_times = times_of(measured, all_to_all);
+  const std::vector<double> of_predicted =
+      weights(predicted, out.by_rank ? ranks : std::vector<std::int64_t>{});
+  const auto left = times_of(predicted, of_predicted, all_to_all, 1);
+  const auto right = times_of(measured, weights(measured, {}), all_to_all, steps);
+  // The first measured process, and the first that it is compared with.
+  const auto counterpart =
+      std::find_if(of_predicted.begin(), of_predicted.end(), [](double w) { return w > 0; });
+  auto left_ops =
+      in_order(predicted, static_cast<std::int32_t>(counterpart - of_predicted.begin()), all_to_all);
+  auto right_ops = in_order(measured, 0, all_to_all);
   for (const auto& [is, name] : enum_names(OpClass{})) {
     const auto p = left.find(is), m = right.find(is);
     if (p == left.end() && m == right.end()) continue;
@@ -117,7 +153,7 @@ ClassComparisons compare_classes(const Timeline& predicted, const Timeline& meas
     c.is = is;
     if (p != left.end()) c.predicted = p->second;
     if (m != right.end()) c.measured = m->second;
-    match_in_order(left_times, right_times, steps, c);
+    match_in_order(left_ops[is], right_ops[is], steps, c);
   }
   std::stable_sort(
       out.classes.begin(), out.classes.end(), [](const ClassComparison& a, const ClassComparison& b) {

@@ -41,18 +41,21 @@ struct ClassTimes {
 struct ClassComparison {
   OpClass is{};
   ClassTimes predicted, measured;
-  // Where both have equally many in a step they are matched in order: how predicted and measured times of
-  // one compare, at the 10th, 50th and 90th of a hundred.
+  // Where the first measured rank has as many in a step as its counterpart, they are matched in order: how
+  // predicted and measured times of one compare, at the 10th, 50th and 90th of a hundred.
   bool in_order = false;
   std::array<double, 3> ratio{};
 };
 struct ClassComparisons {
   double predicted_step_s = 0, measured_step_s = 0;
+  bool by_rank = false;  // the measured ranks are compared with the same ranks of the prediction
   std::vector<ClassComparison> classes;  // longest first
 };
 
-// `measured` covers so many steps.
-ClassComparisons compare_classes(const Timeline& predicted, const Timeline& measured, std::int64_t steps);
+// `measured` covers so many steps. `ranks`: of its processes, which are compared with what the prediction has
+// of those ranks; where one is -1 (not said), or is not of the prediction, all are compared with all.
+ClassComparisons compare_classes(const Timeline& predicted, const Timeline& measured, std::int64_t steps,
+                                 const std::vector<std::int64_t>& ranks);
 
 // Each rank of the second is compared with its stage in the first, of several places with the first one.
 Comparison compare(const Timeline& predicted, const Timeline& measured);

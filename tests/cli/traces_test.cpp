@@ -19,8 +19,8 @@ class ForeignTraces : public testing::Test {
       for (int s = 0; s < 3; ++s) {
         const double at = 1000.0 * s;
         rank.step(s, at, at + 1000);
-        rank.kernel("nvjet_tst_128x256", 7, at + 10, 40);
-        rank.collective("allreduce", "[0, 1]", 1 << 20, at + 100 + 30 * r, 80 - 30 * r);
+        rank.kernel("nvjet_tst_128x256", 7, at + 10, 40)["pid"] = r;
+        rank.collective("allreduce", "[0, 1]", 1 << 20, at + 100 + 30 * r, 80 - 30 * r)["pid"] = r;
       }
       save_json(rank_file(r), rank.trace());
     }
@@ -36,13 +36,13 @@ TEST_F(ForeignTraces, AreMerged) {
   const Output o = orrery("merge " + both() + " -o " + out);
   EXPECT_EQ(o.code, 0) << o.out;
   EXPECT_NE(o.out.find("2 ranks, 3 steps, 12 kernels and copies"), std::string::npos) << o.out;
-  EXPECT_NE(o.out.find("rank 1, GPU 0: clock +700.0 us against rank 0, GPU 0, by 3 exchanges"),
+  EXPECT_NE(o.out.find("rank 1, GPU 1: clock +700.0 us against rank 0, GPU 0, by 3 exchanges"),
             std::string::npos)
       << o.out;
   const Json json = parse_json(orrery("merge --json " + both()).out, "out");
   EXPECT_EQ(json["exchanges"], 3);
   ASSERT_EQ(json["waited_for"].size(), 1U);
-  EXPECT_EQ(json["waited_for"][0]["rank"], "rank 1, GPU 0");
+  EXPECT_EQ(json["waited_for"][0]["rank"], "rank 1, GPU 1");
   EXPECT_NEAR(json["waited_for"][0]["others_waited_s"].get<double>(), 3 * 30e-6, 1e-12);
   EXPECT_EQ(load_timeline(out).slices.size(), 12U);
 }
@@ -87,6 +87,26 @@ TEST_F(ForeignTraces, MakeLinkProfiles) {
   EXPECT_TRUE(found) << profile.dump();
 }
 
+// The plan's products took 40 us in each of three steps, whatever a profile says.
+TEST_F(ForeignTraces, CalibrateADevice) {
+  const std::string device = folder_.file("device.json");
+  const Json json = parse_json(orrery("calibrate --json " + scenario("tiny-cpu-pair") + " --traces " +
+                                      both() + " --name mine --device " + device)
+                                   .out,
+                               "out");
+  bool products = false;
+  for (const Json& c : json["classes"]) products = products || c["constant"] == "gemm.efficiency";
+  EXPECT_TRUE(products) << json.dump();
+  EXPECT_EQ(load_json(device)["name"], "mine");
+  // A cluster beside it names it, and can be planned with.
+  const std::string cluster = folder_.file("cluster.json");
+  ASSERT_EQ(orrery("calibrate " + scenario("tiny-cpu-pair") + " --traces " + both() +
+                   " --name mine --device " + device + " --cluster " + cluster)
+                .code,
+            0);
+  EXPECT_EQ(orrery("plan " + scenario("tiny-cpu-pair") + " --cluster " + cluster).code, 0);
+}
+
 TEST_F(ForeignTraces, OfAnotherKindAreRefused) {
   const auto refused = [](const std::string& arguments, const char* because) {
     const Output o = orrery(arguments);
@@ -97,10 +117,20 @@ TEST_F(ForeignTraces, OfAnotherKindAreRefused) {
   ASSERT_EQ(orrery("simulate " + scenario("tiny-cpu-pair") + " --trace " + timeline).code, 0);
   refused("merge " + timeline, "is a timeline already");
   refused("merge " + both() + " " + timeline, "is a timeline of all ranks");
-  refused("merge " + rank_file(0) + " " + rank_file(0), "is of rank 0, as is");
+  refused("merge " + rank_file(0) + " " + rank_file(0), "is given twice");
+  refused("merge " + both() + " -o " + rank_file(1), "is one of the traces");
+  EXPECT_EQ(load_json(rank_file(1))["traceEvents"].size(), 15U);  // which is as it was
+  const std::string merged = folder_.file("merged.json");
+  ASSERT_EQ(orrery("merge " + both() + " -o " + merged).code, 0);
+  refused("compare " + merged + " " + both(), "was measured by other software");
+  refused("links import --traces " + merged + " --base nvlink3-a100 --name mine",
+          "allowed: the traces themselves");
   refused("merge " + none, "no such file");
   refused("compare " + timeline + " " + timeline + " --steps 3", "is for traces of other software");
   refused("compare " + rank_file(0) + " " + rank_file(1), "/traceEvents/");
+  refused("calibrate " + scenario("tiny-cpu-pair") + " --traces " + timeline + " --name n --device " + none,
+          "is a timeline of Orrery");
+  refused("calibrate --traces " + both() + " --name n --device " + none, "are missing");
   refused("links import --base nvlink3-a100 --name mine", "neither files of nccl-tests nor --traces");
   refused("links import --traces " + rank_file(0) + " --base nvlink3-a100 --name mine",
           "no collective has a known size and all its members");

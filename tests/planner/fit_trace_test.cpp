@@ -60,7 +60,7 @@ TEST(FitTrace, OneProfiledRunTellsTheMachine) {
   const Problem sheet = problem("llama-3.2-1b", 4096), machine = truth(sheet);
   const Plan ran{
       .tp = 2, .dp = 4, .sequence_parallel = true, .zero = 1, .micro_batch = 2, .micro_batches = 4};
-  const TraceFit fit = fit_trace(sheet, ran, profiled(machine, ran), 2);
+  const TraceFit fit = fit_trace(sheet, ran, profiled(machine, ran), 2, {});
   EXPECT_NEAR(fit.device.gemm.efficiency, machine.devices.front().gemm.efficiency, 0.01);
   EXPECT_NEAR(fit.device.attention.efficiency, machine.devices.front().attention.efficiency, 0.01);
   EXPECT_NEAR(fit.device.memory_efficiency, machine.devices.front().memory_efficiency, 0.01);
@@ -91,12 +91,12 @@ TEST(FitTrace, WhatIsNotMeasuredStays) {
   std::erase_if(t.slices, [&](const Slice& s) {
     return t.classes[static_cast<std::size_t>(s.name)] == OpClass::kAttention;
   });
-  const TraceFit fit = fit_trace(sheet, ran, t, 2);
+  const TraceFit fit = fit_trace(sheet, ran, t, 2, {});
   EXPECT_EQ(fit.device.attention.efficiency, sheet.devices.front().attention.efficiency);
   EXPECT_TRUE(std::find(fit.left.begin(), fit.left.end(), OpClass::kAttention) != fit.left.end());
   for (const FittedClass& w : fit.classes) EXPECT_NE(w.is, OpClass::kAttention);
   t.classes.assign(t.classes.size(), OpClass::kUnknown);
-  EXPECT_THROW((void)fit_trace(sheet, ran, t, 2), Error);
+  EXPECT_THROW((void)fit_trace(sheet, ran, t, 2, {}), Error);
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ TEST(Compare, WorkIsThatOfARankAndAStep) {
       m.slices.push_back({1, s, 0, 0, r, 1, at(28), at(28), at(28 + r), at(32 + r)});
     }
   }
-  const ClassComparisons c = compare_classes(p, m, 2);
+  const ClassComparisons c = compare_classes(p, m, 2, {});
   ASSERT_EQ(c.classes.size(), 2U);
   EXPECT_EQ(c.classes[0].is, OpClass::kProduct);
   EXPECT_DOUBLE_EQ(c.classes[0].predicted.count, 2);
@@ -204,7 +204,7 @@ TEST(Compare, WorkIsThatOfARankAndAStep) {
   EXPECT_NEAR(c.classes[1].measured.waiting_s, 0.5e-6, 1e-12);  // of two ranks one waits 1 us
   EXPECT_DOUBLE_EQ(c.classes[1].ratio[1], 2);
   // As one step of twice as many ops nothing can be matched in order.
-  EXPECT_FALSE(compare_classes(p, m, 1).classes[0].in_order);
+  EXPECT_FALSE(compare_classes(p, m, 1, {}).classes[0].in_order);
 }
 
 // Other software exchanges on streams of kernels too: what an op does tells, not where it runs.

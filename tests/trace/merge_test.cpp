@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <array>
 #include <fstream>
 
 #include "core/error.h"
@@ -51,12 +52,13 @@ std::vector<KinetoRank> four(const std::vector<double>& ahead) {
 
 TEST(Merge, ClocksAreAlignedByWhatEndsTogether) {
   const Merged m = merged(four({0, 5000, -3000, 250}));
-  ASSERT_EQ(m.clocks.size(), 4U);
+  ASSERT_EQ(m.processes.size(), 4U);
   // Offsets, and the microsecond by which the ends of neighbours differ: rank 3 is reached over 1 or 2.
-  EXPECT_NEAR(m.clocks[1].ahead_us, 5001, 1e-9);
-  EXPECT_NEAR(m.clocks[2].ahead_us, -2998, 1e-9);
-  EXPECT_NEAR(m.clocks[3].ahead_us, 253, 1e-9);
-  EXPECT_TRUE(m.clocks[3].known);
+  EXPECT_NEAR(m.processes[1].ahead_us, 5001, 1e-9);
+  EXPECT_NEAR(m.processes[2].ahead_us, -2998, 1e-9);
+  EXPECT_NEAR(m.processes[3].ahead_us, 253, 1e-9);
+  EXPECT_EQ(m.processes[3].reference, 0);
+  EXPECT_EQ(m.processes[3].by, 2);
   EXPECT_EQ(m.meetings.size(), 8U);  // two pairs, twice a step, two steps
   EXPECT_EQ(m.alone, 0);
   EXPECT_NEAR(m.spread_us, 0, 1e-9);
@@ -108,7 +110,118 @@ TEST(Merge, TracesThatDoNotBelongTogetherAreRefused) {
     a.collective("allreduce", "[0, 1]", 1 << 20, 10'000.0 * i, 100);
     b.collective("allreduce", "[0, 1]", 1 << 20, 10'000.0 * i + (i % 2 == 0 ? 4000 : -4000), 100);
   }
-  EXPECT_NE(refusal({a, b}).find("that they were matched with"), std::string::npos) << refusal({a, b});
+  EXPECT_NE(
+      refusal({a, b}).find("10 of 20 exchanges that it has in common with rank0 end more than 1 ms apart"),
+      std::string::npos)
+      << refusal({a, b});
+}
+
+// Stage 1 of a pipeline has no group with rank 0, and a clock of its own: its ranks are aligned with each
+// other.
+TEST(Merge, RanksThatAreNotJoinedHaveAClockOfTheirOwn) {
+  std::vector<KinetoRank> ranks;
+  for (int r = 0; r < 4; ++r) {
+    KinetoRank& k = ranks.emplace_back(r, r == 3 ? 5000 : 0);
+    for (int i = 0; i < 4; ++i)
+      k.collective("allreduce", r < 2 ? "[0, 1]" : "[2, 3]", 1 << 20, 1000.0 * i + 20 * r, 100 - 20 * r);
+  }
+  const Merged m = merged(ranks);
+  EXPECT_EQ(m.meetings.size(), 8U);
+  EXPECT_EQ(m.processes[1].reference, 0);
+  EXPECT_EQ(m.processes[2].reference, 2);
+  EXPECT_EQ(m.processes[3].reference, 2);
+  EXPECT_NEAR(m.processes[3].ahead_us, 5000, 1e-9);
+}
+
+// What most exchanges say counts, not their mean: one of five ends 30 ms late on rank 1.
+TEST(Merge, OneExchangeThatDisagreesDoesNotMoveTheClock) {
+  KinetoRank a(0, 0), b(1, 400);
+  for (int i = 0; i < 5; ++i) {
+    a.collective("allreduce", "[0, 1]", 1 << 20, 100'000.0 * i, 50);
+    b.collective("allreduce", "[0, 1]", 1 << 20, 100'000.0 * i, i == 2 ? 30'050 : 50);
+  }
+  const Merged m = merged({a, b});
+  EXPECT_NEAR(m.processes[1].ahead_us, 400, 1e-9);
+  EXPECT_EQ(m.processes[1].by, 4);
+  EXPECT_EQ(m.meetings.size(), 4U);
+  EXPECT_EQ(m.alone, 2);
+}
+
+// Sends and receives that order alone matches, and whose ends do not agree, say nothing of clocks.
+TEST(Merge, WhatIsNotMatchedSaysNothingOfClocks) {
+  KinetoRank a(0, 0), b(1, 0);
+  for (int i = 0; i < 10; ++i) {
+    a.kernel("ncclDevKernel_SendRecv", 20, 10'000.0 * i, 100);
+    b.kernel("ncclDevKernel_SendRecv", 20, 10'000.0 * i + 1000.0 * (i + 1) * (i + 1), 100);
+  }
+  const Merged m = merged({a, b});
+  EXPECT_EQ(m.processes[1].ahead_us, 0);
+  EXPECT_EQ(m.processes[1].reference, 1);
+  EXPECT_EQ(m.meetings.size(), 0U);
+  EXPECT_EQ(m.alone, 20);
+  EXPECT_FALSE(m.groups_said);
+}
+
+// Two groups of the same ranks count by themselves, and coalesced exchanges share a number.
+TEST(Merge, GroupsOfTheSameRanksAreApart) {
+  std::vector<KinetoRank> ranks;
+  for (int r = 0; r < 2; ++r) {
+    KinetoRank& k = ranks.emplace_back(r, 0);
+    // Launched in another order on each rank, as their streams are independent.
+    for (const int i : r == 0 ? std::array{0, 1} : std::array{1, 0}) {
+      Json& e = k.collective("allreduce", "[0, 1]", 1 << 20, 5000.0 * i, 50);
+      e["args"]["Process Group Name"] = i == 0 ? "default" : "dp";
+      e["args"]["Seq"] = 0;
+    }
+    for (int i = 0; i < 2; ++i)
+      k.collective("allreduce", "[0, 1]", 1 << 18, 20'000.0 + 100 * i, 50)["args"]["Seq"] = 7;
+  }
+  const Merged m = merged(ranks);
+  EXPECT_EQ(m.meetings.size(), 4U);
+  EXPECT_EQ(m.alone, 0);
+  EXPECT_NEAR(m.spread_us, 0, 1e-9);
+  // In one trace nothing meets.
+  EXPECT_EQ(merged({ranks[0]}).meetings.size(), 0U);
+}
+
+// Of members that are not here nobody knows whether they came last.
+TEST(Merge, GroupsInPartHaveNoWaits) {
+  std::vector<KinetoRank> ranks;
+  for (int r = 0; r < 2; ++r)
+    ranks.emplace_back(r, 0).collective("allreduce", "[0, 1, 2, 3]", 1 << 20, 20.0 * r, 100 - 20 * r);
+  const Merged m = merged(ranks);
+  ASSERT_EQ(m.meetings.size(), 1U);
+  EXPECT_FALSE(m.meetings[0].whole());
+  for (const Slice& s : m.timeline.slices) EXPECT_EQ(s.active, s.start);
+  EXPECT_TRUE(curves_of(m, "half").empty());
+}
+
+// By order of launches, not of beginnings: on rank 1 the second began first, on a stream of its own.
+TEST(Merge, LaunchesGiveTheOrder) {
+  std::vector<KinetoRank> ranks;
+  for (int r = 0; r < 2; ++r) {
+    KinetoRank& k = ranks.emplace_back(r, 0);
+    k.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 20, r == 0 ? 1000 : 1020, r == 0 ? 500 : 480,
+             r == 0 ? 500 : 520);
+    k.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 21, r == 0 ? 1010 : 1000, r == 0 ? 190 : 200, 100);
+  }
+  const Merged m = merged(ranks);
+  ASSERT_EQ(m.meetings.size(), 2U);
+  for (const Meeting& meeting : m.meetings) {
+    const auto stream = [&](const Member& member) { return m.timeline.slices[member.slice].stream; };
+    EXPECT_EQ(stream(meeting.here[0]), stream(meeting.here[1]));
+  }
+}
+
+// Collectives over several nodes, whose devices have the same numbers, are no curves of a node.
+TEST(Merge, CurvesAreOfOneNode) {
+  KinetoRank a(0, 0), b(1, 0);
+  a.collective("allreduce", "[0, 1]", 1 << 20, 10, 50);
+  b.collective("allreduce", "[0, 1]", 1 << 20, 10, 50)["pid"] = 1;
+  EXPECT_EQ(curves_of(merged({a, b}), "x").size(), 1U);
+  KinetoRank other(1, 0);
+  other.collective("allreduce", "[0, 1]", 1 << 20, 10, 50);
+  EXPECT_TRUE(curves_of(merged({a, other}), "x").empty());
 }
 
 // Without numbers, exchanges of a rank that has one more cannot be told; NCCL's numbers tell them.
@@ -127,10 +240,10 @@ TEST(Merge, NumbersTellExchangesThatAreMissing) {
   const Merged untold = merged(ranks(false)), told = merged(ranks(true));
   EXPECT_EQ(untold.meetings.size(), 0U);
   EXPECT_EQ(untold.alone, 9);
-  EXPECT_FALSE(untold.clocks[1].known);
+  EXPECT_EQ(untold.processes[1].reference, 1);
   EXPECT_EQ(told.meetings.size(), 4U);
   EXPECT_EQ(told.alone, 1);
-  EXPECT_NEAR(told.clocks[1].ahead_us, 100, 1e-9);
+  EXPECT_NEAR(told.processes[1].ahead_us, 100, 1e-9);
 }
 
 // Exchanges of different sizes are not the same one.
@@ -149,8 +262,8 @@ TEST(Merge, CurvesAreFromTheLastBeginningToTheLastEnd) {
     KinetoRank& k = ranks.emplace_back(r, 300.0 * r);
     for (int i = 0; i < 3; ++i) {
       // Rank 1 comes 50 us late; 2 MiB take 20 us, 32 MiB take 200 us.
-      k.collective("allreduce", "[0, 1]", 1 << 20, 1000.0 * i + 50 * r, 70 - 50 * r);
-      k.collective("allreduce", "[0, 1]", 1 << 24, 1000.0 * i + 500 + 50 * r, 250 - 50 * r);
+      k.collective("allreduce", "[0, 1]", 1 << 20, 1000.0 * i + 50 * r, 70 - 50 * r)["pid"] = r;
+      k.collective("allreduce", "[0, 1]", 1 << 24, 1000.0 * i + 500 + 50 * r, 250 - 50 * r)["pid"] = r;
     }
   }
   const auto curves = curves_of(merged(ranks), "two GPUs");
@@ -181,6 +294,53 @@ TEST(Load, PackedTracesAreUnpacked) {
   std::ofstream((folder.path / "cut.json.gz").string(), std::ios::binary)
       << whole.substr(0, whole.size() / 2);
   EXPECT_THROW((void)load({(folder.path / "cut.json.gz").string()}), InputError);
+}
+
+TEST(Load, TracesThatSayNothingAreRefused) {
+  const Folder folder;
+  const auto refused = [&](const char* text, const char* because) {
+    const std::string path = (folder.path / "trace.json").string();
+    std::ofstream(path) << text;
+    try {
+      (void)load({path});
+      ADD_FAILURE() << text;
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(because), std::string::npos) << e.what();
+    }
+  };
+  refused(R"({"traceEvents": []})", "has no kernel, copy or set of memory");
+  refused(
+      R"({"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1,
+           "ts": 1, "dur": 1}]})",
+      "has no kernel, copy or set of memory");
+  refused(
+      R"({"baseTimeNanoseconds": "1", "traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7,
+           "ts": 1, "dur": 1}]})",
+      "/baseTimeNanoseconds");
+  refused(
+      R"({"baseTimeNanoseconds": 3999999999999999999, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "k",
+           "pid": 0, "tid": 7, "ts": 4e15, "dur": 1}]})",
+      "/traceEvents/0/ts");
+  refused(
+      R"({"distributedInfo": {"rank": -3}, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0,
+           "tid": 7, "ts": 1, "dur": 1}]})",
+      "/distributedInfo/rank");
+}
+
+// Slices of processes and streams that have no name get one; too many are refused.
+TEST(Load, PlacesOfSlicesExist) {
+  const auto of = [](const char* pid) {
+    return of_events(
+        parse_json(std::string(R"({"otherData": {"schema": "orrery.timeline/1", "source": "test",
+      "program_hash": "0"}, "traceEvents": [{"ph": "X", "cat": "f", "name": "k", "tid": 3, "ts": 1, "dur": 1, "pid": )") +
+                       pid + R"(, "args": {"chunk": 0, "micro_batch": 0, "ready": 1, "active": 1}}]})",
+                   "t"),
+        "t");
+  };
+  const Timeline t = of("2");
+  EXPECT_EQ(t.rank_labels, (std::vector<std::string>{"rank 0", "rank 1", "rank 2"}));
+  EXPECT_EQ(t.streams.size(), 4U);
+  EXPECT_THROW((void)of("536870912"), InputError);
 }
 
 TEST(Load, AMergedTimelineIsStillForeign) {

@@ -40,7 +40,7 @@ class Export {
   sqlite3* db_ = nullptr;
 };
 
-constexpr const char* kProcess = "(77 << 24)";
+constexpr const char* kProcess = "((1 << 48) + (77 << 24))";  // of a host, as nsys numbers it
 
 TEST(Nsight, ExportsSayWhatDevicesDid) {
   const Folder folder;
@@ -69,7 +69,7 @@ TEST(Nsight, ExportsSayWhatDevicesDid) {
         "INTEGER)");
     for (int c = 1; c <= 4; ++c)
       e.run("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (" + std::to_string(c % 2 == 1 ? 500 : 700) +
-            ", 0, (77 << 24) + 5, " + std::to_string(c) + ")");
+            ", 0, (1 << 48) + (77 << 24) + 5, " + std::to_string(c) + ")");
     e.run(
         "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, textId INTEGER, globalTid "
         "INTEGER)");
@@ -94,7 +94,42 @@ TEST(Nsight, ExportsSayWhatDevicesDid) {
   EXPECT_EQ(t.classes[static_cast<std::size_t>(t.slices[0].name)], OpClass::kProduct);
   EXPECT_EQ(t.classes[static_cast<std::size_t>(t.slices[1].name)], OpClass::kSendReceive);
   ASSERT_EQ(loaded.merged.meetings.size(), 1U);
-  EXPECT_NEAR(loaded.merged.clocks[1].ahead_us, 2, 1e-9);
+  EXPECT_EQ(loaded.merged.processes[1].ahead_us, 0);  // one file has one clock
+  EXPECT_NEAR(loaded.merged.spread_us, 2, 1e-9);
+}
+
+// Each process may see one device, whose number is 0 for all of them.
+TEST(Nsight, DevicesAreOfProcesses) {
+  const Folder folder;
+  const std::string file = (folder.path / "visible.sqlite").string();
+  {
+    Export e(file);
+    e.kernels();
+    for (const char* process : {"77", "78"}) {
+      e.run(std::string("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 5000, 0, 7, 1, (") + process +
+            " << 24), 1)");
+      e.run(std::string("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (6000, 9000, 0, 7, 2, (") + process +
+            " << 24), 2)");
+    }
+    // Correlations are of a process: that of 78 launched its product second.
+    e.run(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER, "
+        "correlationId "
+        "INTEGER)");
+    e.run(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (10, 11, (77 << 24) + 1, 1), (900, 901, (78 << 24) + "
+        "1, 1)");
+    e.run(
+        "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, textId INTEGER, globalTid "
+        "INTEGER)");
+    e.run("INSERT INTO NVTX_EVENTS VALUES (0, 600, 'step 1', NULL, 1), (600, 9000, 'step 2', NULL, 1)");
+  }
+  const Merged m = load({file}).merged;
+  const Timeline& t = m.timeline;
+  EXPECT_EQ(t.rank_labels, (std::vector<std::string>{"GPU 0 of process 77", "GPU 0 of process 78"}));
+  EXPECT_EQ(m.meetings.size(), 1U);
+  EXPECT_EQ(t.segments[static_cast<std::size_t>(t.slices[0].segment)], "step 1");
+  EXPECT_EQ(t.segments[static_cast<std::size_t>(t.slices[2].segment)], "step 2");
 }
 
 TEST(Nsight, OtherDatabasesAreRefused) {
@@ -117,7 +152,20 @@ TEST(Nsight, OtherDatabasesAreRefused) {
     e.run(std::string("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (5000, 1000, 0, 7, 1, ") + kProcess +
           ", 1)");
   }
-  EXPECT_NE(refused(backwards).find("from 5000 to 1000 ns"), std::string::npos) << refused(backwards);
+  EXPECT_NE(refused(backwards).find("row 1 is from 5000 to 1000 ns"), std::string::npos)
+      << refused(backwards);
+  // SQLite lets a column hold anything.
+  for (const char* start : {"'soon'", "NULL", "x'0011'", "-5"}) {
+    const std::string file =
+        (folder.path / (std::to_string(std::string(start).size()) + start[0] + ".sqlite")).string();
+    {
+      Export e(file);
+      e.kernels();
+      e.run(std::string("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (") + start + ", 1000, 0, 7, 1, " +
+            kProcess + ", 1)");
+    }
+    EXPECT_NE(refused(file).find("start of row 1 is"), std::string::npos) << start << ": " << refused(file);
+  }
   const std::string columns = (folder.path / "columns.sqlite").string();
   {
     Export e(columns);
