@@ -33,6 +33,7 @@ void add_run(CLI::App& parent, App& app);
 void add_calibrate(CLI::App& parent, App& app);
 void add_compare(CLI::App& parent, App& app);
 void add_merge(CLI::App& parent, App& app);
+void add_flight_recorder(CLI::App& parent, App& app);
 void add_validate(CLI::App& parent, App& app);
 void add_export(CLI::App& parent, App& app);
 void add_model(CLI::App& parent, App& app);

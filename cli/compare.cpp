@@ -143,9 +143,6 @@ void compare_foreign(App& app, const CompareAsked& o, const Timeline& predicted,
   if (predicted.classes.empty())
     throw InputError(o.predicted, "/", "does not say what class of op its ops do",
                      "allowed: a timeline that orrery simulate --trace writes");
-  if (kind_of(predicted) == "measured" && predicted.program_hash == 0)
-    throw InputError(o.predicted, "/", "was measured by other software, so it predicts nothing",
-                     "allowed: a timeline that orrery simulate --trace writes");
   const std::int64_t steps = o.steps > 0 ? o.steps : std::max<std::int64_t>(1, measured.steps);
   const sim::ClassComparisons c =
       sim::compare_classes(predicted, measured.timeline, steps, ranks_of(measured));
@@ -159,7 +156,11 @@ void compare_foreign(App& app, const CompareAsked& o, const Timeline& predicted,
 }
 
 void execute(App& app, const CompareAsked& o) {
-  const Timeline predicted = load_timeline(o.predicted);
+  const trace::Loaded first = trace::load({o.predicted});
+  if (first.foreign)
+    throw InputError(o.predicted, "/", "was measured by other software, so it predicts nothing",
+                     "allowed: a timeline that orrery simulate --trace writes");
+  const Timeline& predicted = first.merged.timeline;
   const trace::Loaded measured = trace::load({o.measured.begin(), o.measured.end()});
   if (measured.foreign) return compare_foreign(app, o, predicted, measured.merged);
   if (o.steps > 0)

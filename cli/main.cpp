@@ -108,6 +108,7 @@ int main(int argc, char** argv) {
   orrery::cli::add_calibrate(cli, app);
   orrery::cli::add_compare(cli, app);
   orrery::cli::add_merge(cli, app);
+  orrery::cli::add_flight_recorder(cli, app);
   orrery::cli::add_validate(cli, app);
   orrery::cli::add_export(cli, app);
   orrery::cli::add_model(cli, app);

@@ -32,7 +32,8 @@ void execute(const App& app, const MergeAsked& o) {
   }
   const trace::Loaded loaded = trace::load({o.traces.begin(), o.traces.end()});
   if (loaded.merged.processes.empty())
-    throw InputError(o.traces.front(), "/", "is a timeline already",
+    throw InputError(o.traces.front(), "/",
+                     loaded.merged.timeline.slices.empty() ? "has no slices" : "is a timeline already",
                      "allowed: traces of the PyTorch profiler or Nsight Systems");
   const trace::Merged& m = loaded.merged;
   if (!o.output.empty()) save_timeline(o.output, m.timeline);

@@ -91,6 +91,40 @@ QColor of_bound(const Theme& t, Bound bound) {
   return t.other;
 }
 
+QColor of_class(const Theme& t, OpClass c) {
+  switch (c) {
+    case OpClass::kProduct:
+      return t.forward;
+    case OpClass::kAttention:
+      return t.expert;
+    case OpClass::kElementwise:
+      return t.backward;
+    case OpClass::kRouting:
+      return t.context;
+    case OpClass::kOptimizer:
+      return t.optimizer;
+    case OpClass::kAllReduce:
+    case OpClass::kAllGather:
+    case OpClass::kReduceScatter:
+    case OpClass::kBroadcast:
+      return t.data;
+    case OpClass::kAllToAll:
+      return t.tensor;
+    case OpClass::kSendReceive:
+      return t.pipeline;
+    case OpClass::kUnknown:
+    case OpClass::kSoftware:
+    case OpClass::kCopy:
+      break;
+  }
+  return t.other;
+}
+
+// Other software's ops have no kinds of ours; what is known of them is their class.
+bool shows_classes(const Timeline& t, Colouring colouring) {
+  return colouring == Colouring::kKind && !has_kinds(t) && !t.classes.empty();
+}
+
 }  // namespace
 
 const Theme& light_theme() {
@@ -150,9 +184,13 @@ SliceColours::SliceColours(const Theme& theme, const Timeline& timeline, Colouri
       for (std::size_t i = 0; i < 1024; ++i) table_.push_back(of_number(i, theme.dark).rgb());
       break;
     case Colouring::kOp:
-      for (const std::string& name : timeline.names)
+      for (std::size_t i = 0; i < timeline.names.size(); ++i)
         table_.push_back(
-            of_number(std::hash<std::string_view>{}(sim::without_layer(name)) % 1024, theme.dark).rgb());
+            (shows_classes(timeline, colouring)
+                 ? of_class(theme, timeline.classes[i])
+                 : of_number(std::hash<std::string_view>{}(sim::without_layer(timeline.names[i])) % 1024,
+                             theme.dark))
+                .rgb());
       break;
     case Colouring::kBound:
       for (std::size_t i = 0; i < timeline.names.size(); ++i)
@@ -175,6 +213,20 @@ std::vector<Meaning> legend(const Theme& t, const Timeline& timeline, Colouring 
     };
     if (has("cp")) out.push_back({t.context, "context parallel"});
     if (has("ep")) out.push_back({t.expert, "expert parallel"});
+    return out;
+  }
+  if (shows_classes(timeline, colouring)) {
+    // Classes of one colour stand together.
+    for (const auto& [is, name] : enum_names(OpClass{})) {
+      if (std::find(timeline.classes.begin(), timeline.classes.end(), is) == timeline.classes.end()) continue;
+      const QColor colour = of_class(t, is);
+      const auto same =
+          std::find_if(out.begin(), out.end(), [&](const Meaning& m) { return m.colour == colour; });
+      if (same == out.end())
+        out.push_back({colour, name});
+      else
+        same->text += QStringLiteral(", ") + QLatin1StringView(name);
+    }
     return out;
   }
   if (colouring == Colouring::kBound && !timeline.bounds.empty()) {

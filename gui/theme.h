@@ -13,8 +13,8 @@
 
 namespace orrery::gui {
 
-// What a slice is coloured by. Kinds are those of our programs; slices of other tools' traces get the colours
-// of kOp instead.
+// What a slice is coloured by. Kinds are those of our programs; ops of other software's traces are coloured by
+// their class instead.
 enum class Colouring { kKind, kMicroBatch, kOp, kBound };
 
 struct Theme {
@@ -53,7 +53,7 @@ struct Meaning {
   QColor colour;
   QString text;
 };
-// Where colours are few; none for ops and micro-batches.
+// Where colours are few; none for single ops and micro-batches.
 std::vector<Meaning> legend(const Theme& theme, const Timeline& timeline, Colouring colouring);
 
 }  // namespace orrery::gui

@@ -76,7 +76,7 @@ File of(const Json& trace, const std::string& file) {
                     trace["otherData"].contains("schema");
   if (!events || ours) return {from_chrome_trace(trace, file), {}};
   if (is_kineto(trace)) return {std::nullopt, from_kineto(trace, file)};
-  if (trace.contains("schemaVersion") || trace.contains("deviceProperties") || trace["traceEvents"].empty())
+  if (trace.contains("schemaVersion") || trace.contains("deviceProperties"))
     throw InputError(file, "/traceEvents", "has no kernel, copy or set of memory of a device",
                      "allowed: a trace of the PyTorch profiler with ProfilerActivity.CUDA");
   return {from_chrome_trace(trace, file), {}};

@@ -126,8 +126,11 @@ TEST_F(ForeignTraces, OfAnotherKindAreRefused) {
   refused("links import --traces " + merged + " --base nvlink3-a100 --name mine",
           "allowed: the traces themselves");
   refused("merge " + none, "no such file");
+  const std::string empty = folder_.file("empty.json");
+  save_json(empty, {{"traceEvents", Json::array()}});
+  refused("merge " + empty, "has no slices");
   refused("compare " + timeline + " " + timeline + " --steps 3", "is for traces of other software");
-  refused("compare " + rank_file(0) + " " + rank_file(1), "/traceEvents/");
+  refused("compare " + rank_file(0) + " " + rank_file(1), "was measured by other software");
   refused("calibrate " + scenario("tiny-cpu-pair") + " --traces " + timeline + " --name n --device " + none,
           "is a timeline of Orrery");
   refused("calibrate --traces " + both() + " --name n --device " + none, "are missing");

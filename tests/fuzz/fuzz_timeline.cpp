@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Both forms of a timeline, and the questions asked about whatever was read.
+// Both forms of a timeline and traces of the PyTorch profiler, and the questions asked about whatever was read.
 #include <cstdint>
 #include <string_view>
 
@@ -8,13 +8,14 @@
 #include "sim/analysis/critical_path.h"
 #include "sim/analysis/statistics.h"
 #include "sim/analysis/twins.h"
+#include "trace/load.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace orrery;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     Timeline t = text.starts_with("orrery.timeline") ? from_binary(text, "fuzz")
-                                                     : from_chrome_trace(parse_json(text, "fuzz"), "fuzz");
+                                                     : trace::of_events(parse_json(text, "fuzz"), "fuzz");
     (void)from_binary(to_binary(t), "again");
     const sim::Lanes lanes(std::move(t));
     std::vector<std::int32_t> ranks;

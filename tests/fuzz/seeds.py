@@ -6,11 +6,15 @@ other files that stand beside it there, and the arguments of commands that read 
 does not exist yet.
 """
 import dataclasses
+import gzip
 import json
 import pathlib
+import pickle
+import sqlite3
 import struct
 import subprocess
 import sys
+import tempfile
 
 
 @dataclasses.dataclass
@@ -91,13 +95,53 @@ NCCL_TESTS_JSON = {
                  "out_of_place": {"time": 11.5, "alg_bw": 0.09, "bus_bw": 0.09, "nwrong": 0}},
                 {"size": 65536, "out_of_place": {"time": 13.2}}]}
 
-KINETO = {
-    "schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8},
-    "traceEvents": [
-        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4000, "tid": 4000, "ts": 1000.5, "dur": 5},
-        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1001.25, "dur": 40.5},
-        {"ph": "X", "cat": "kernel", "name": "nccl:all_reduce", "pid": 0, "tid": 20, "ts": 1010, "dur": 10},
-        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "pid": 0, "tid": 7, "ts": 1060, "dur": 2}]}
+def kineto(rank):
+    """A step of a rank of two: a product, and an all-reduce of which rank 1 comes late."""
+    def kernel(number, name, stream, start, length, **args):
+        launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 4000, "tid": 4000,
+                  "ts": start - 9.5, "dur": 1, "args": {"correlation": number}}
+        return [launch, {"ph": "X", "cat": "kernel", "name": name, "pid": rank, "tid": stream, "ts": start,
+                         "dur": length, "args": {"correlation": number, "stream": stream, **args}}]
+    group = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
+             "Group size": 2, "In msg nelems": 1048576, "Out msg nelems": 1048576, "dtype": "BFloat16", "Seq": 7}
+    return {"schemaVersion": 1, "baseTimeNanoseconds": 1700000000000000000,
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+            "traceEvents": [
+                {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 4000, "tid": 4000, "ts": 900,
+                 "dur": 500},
+                {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4000, "tid": 4000, "ts": 1000.5, "dur": 5},
+                *kernel(1, "nvjet_tst_128x256", 7, 1001.25, 40.5),
+                *kernel(2, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 20, 1050 + 20 * rank, 90.0 - 20 * rank, **group),
+                {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "pid": rank, "tid": 7, "ts": 1160, "dur": 2}]}
+
+
+def nsight():
+    """An export of Nsight Systems with a kernel of each of two devices."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "run.sqlite"
+        db = sqlite3.connect(file)
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
+        db.execute("INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'ncclDevKernel_SendRecv')")
+        db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, "
+                   "streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER)")
+        for device in (0, 1):
+            for kernel, name in enumerate((1, 2)):
+                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, 7, ?, ?, ?)",
+                           (1000 * kernel, 1000 * kernel + 900, device, kernel, 77 << 24, name))
+        db.commit()
+        db.close()
+        return file.read_bytes()
+
+
+def flight(rank):
+    """What a rank's flight recorder says of two collectives, of which rank 1 has not called the second."""
+    def call(number, state):
+        return {"process_group": ["0", "default_pg"], "collective_seq_id": number, "p2p_seq_id": 0, "is_p2p": False,
+                "profiling_name": "nccl:all_reduce", "input_sizes": [[1024, 8]], "input_dtypes": ["Float"],
+                "state": state, "time_created_ns": 1700000000000000000 + number}
+    return {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+            "entries": [call(3, "completed"), *([call(4, "scheduled")] if rank == 0 else [])]}
+
 
 COLLECTIVES = [
     {"id": "a", "system": "DGX H100, NVLink", "collective": "all_reduce", "algo": None, "gpus": 8, "nodes": 1,
@@ -271,9 +315,21 @@ def formats(orrery, root, folder):
     compare = [["compare", "mutated", "other.json"], ["compare", "other.json", "mutated", "--json"]]
     trace = {"other.json": chrome.read_bytes()}
     small = json.loads(chrome.read_text())
-    small["traceEvents"] = small["traceEvents"][:12] + small["traceEvents"][-4:]
+    events = small["traceEvents"]
+    small["traceEvents"] = events[:8] + [e for e in events if e["ph"] == "X"][:8] + events[-4:]
     add("Chrome timeline", "json", encoded(small), "mutated", compare, trace, weight=8, exit_code=5)
-    add("Kineto trace", "json", encoded(KINETO), "mutated", compare, trace, exit_code=5)
+    theirs = [["merge", "mutated", "rank1.json", "-o", "written"], ["merge", "mutated", "--json"],
+              ["compare", "other.json", "mutated", "rank1.json"],
+              ["links", "import", "--traces", "mutated", "rank1.json", "--base", "nvlink4-h100", "--name", "x"]]
+    add("Kineto trace", "json", encoded(kineto(0)), "mutated", theirs, dict(trace, **{"rank1.json": encoded(kineto(1))}),
+        weight=8)
+    add("packed trace", "bytes", gzip.compress(encoded(kineto(0)), mtime=0), "mutated", theirs[:1],
+        {"rank1.json": encoded(kineto(1))}, weight=2)
+    add("Nsight export", "bytes", nsight(), "mutated", [["merge", "mutated", "-o", "written"]])
+    dumps = [["flight-recorder", "dump_0", "dump_1"], ["flight-recorder", "dump_0", "--json"]]
+    add("flight recorder", "json", encoded(flight(0)), "dump_0", dumps, {"dump_1": encoded(flight(1))})
+    add("flight recorder's pickle", "bytes", pickle.dumps(flight(0), 2), "dump_0", dumps,
+        {"dump_1": pickle.dumps(flight(1), 4)})
     add("binary timeline", "timeline", binary.read_bytes(), "mutated", compare, trace, weight=8)
     imported = ["--device", "h100-sxm", "--intra", "900 GB/s", "--nic", "3200 Gb/s"]
     for name, text in {"edges": EDGES, "nccl": NCCL_XML, "nvidia-smi": NVIDIA_SMI}.items():
@@ -347,6 +403,7 @@ def write_corpora(orrery, root, folder):
                   *(b"\1" + p.read_bytes() for p in (root / "profiles/links").glob("*.json")),
                   *(b"\2" + p.read_bytes() for p in (root / "profiles").glob("*.json")),
                   *(b"\3" + p.read_bytes() for p in (root / "profiles/stacks").glob("*.json"))],
+        "pickle": [seeds["flight recorder's pickle"], pickle.dumps(flight(1), 4)],
         "timeline": [seeds["Chrome timeline"], seeds["Kineto trace"], seeds["binary timeline"]],
         "dataset": [b"\0" + seeds["training runs"], b"\0" + seeds["collectives"], b"\1" + GEMM, b"\1" + ATTENTION],
         "frame": [collective_frame(2, 0, 8), collective_frame(1, 4, 0), message_frame(1, 8), message_frame(2, 0)]}
