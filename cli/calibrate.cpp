@@ -141,8 +141,8 @@ void print_fit(const planner::TraceFit& fit) {
   fmt::print("{:<15} {:<21} {:>11} {:>11} {:>12} {:>11}\n", "class", "constant", "before", "after",
              "p/m before", "p/m after");
   for (const planner::FittedClass& w : fit.classes)
-    fmt::print("{:<15} {:<21} {:>11.4g} {:>11.4g} {:>12.2f} {:>11.2f}\n", name_of(w.is), w.constant, w.before,
-               w.after, w.ratio_before, w.ratio_after);
+    fmt::print("{:<15} {:<21} {:>11.4g} {:>11.4g} {:>12.2f} {:>11.2f}{}\n", name_of(w.is), w.constant,
+               w.before, w.after, w.ratio_before, w.ratio_after, w.kept.empty() ? "" : "  kept: " + w.kept);
   if (!fit.left.empty()) {
     std::vector<std::string_view> names;
     for (const OpClass w : fit.left) names.push_back(name_of(w));
@@ -164,7 +164,8 @@ Json to_json(const planner::TraceFit& fit) {
                               {"before", w.before},
                               {"after", w.after},
                               {"ratio_before", w.ratio_before},
-                              {"ratio_after", w.ratio_after}});
+                              {"ratio_after", w.ratio_after},
+                              {"kept", w.kept}});
   return out;
 }
 
@@ -186,8 +187,9 @@ void calibrate_to_traces(const App& app, const CalibrateAsked& o) {
     throw InputError(o.traces.front(), "/", "does not say how many steps it covers",
                      "allowed: --trace-steps N");
   const std::string name = chosen.problem.devices.front().name;
-  planner::TraceFit fit =
-      planner::fit_trace(chosen.problem, chosen.plan, loaded.merged.timeline, steps, ranks_of(loaded.merged));
+  planner::TraceFit fit = planner::fit_trace(
+      chosen.problem, chosen.plan,
+      {&loaded.merged.timeline, steps, ranks_of(loaded.merged), tells_waits(loaded.merged)});
   fit.device.name = o.name;
   fit.device.origin = {
       {"all", fmt::format("orrery calibrate, {} step{} of {} by other software; fields not fitted "

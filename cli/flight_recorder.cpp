@@ -25,28 +25,45 @@ std::string ranks_in_words(const std::vector<std::int64_t>& ranks) {
   return out;
 }
 
-void print_group(const trace::StuckGroup& g) {
+void print_group(const trace::StuckGroup& g, bool timed) {
   const std::string described =
       g.group.description.empty() ? "" : fmt::format(" \"{}\"", printable(g.group.description));
   fmt::print("group {}{} of {}: stuck at {} number {}, {}\n", printable(g.group.name), described,
-             counted(g.group.ranks.size(), "rank", "ranks"), printable(g.name), g.sequence,
-             printable(g.what));
+             g.configured ? counted(g.group.ranks.size(), "rank", "ranks") : "members that no dump names",
+             printable(g.name), g.sequence, printable(g.what));
   if (!g.missing.empty()) fmt::print("  have not called it: {}\n", ranks_in_words(g.missing));
-  for (const auto& [rank, what] : g.others)
-    fmt::print("  rank {} called {} in its place\n", rank, printable(what));
-  if (!g.waiting.empty())
-    fmt::print("  wait in it: {}; {}\n", ranks_in_words(g.waiting),
-               g.begun.empty() ? "no device has begun it"
-               : g.begun.size() == g.waiting.size()
-                   ? "their devices have begun it"
-                   : "devices of " + ranks_in_words(g.begun) + " have begun it");
-  if (g.missing.empty() && g.others.empty() && g.unknown.empty())
+  for (const auto& [rank, what] : g.others) fmt::print("  rank {} called {}\n", rank, printable(what));
+  if (!g.waiting.empty()) fmt::print("  wait in it: {}\n", ranks_in_words(g.waiting));
+  if (timed && !g.waiting.empty())
+    fmt::print("  devices that have begun it: {}\n",
+               g.begun.empty() ? "none" : "those of " + ranks_in_words(g.begun));
+  if (!g.no_dump.empty()) fmt::print("  wrote no dump: {}\n", ranks_in_words(g.no_dump));
+  if (!g.lost.empty())
+    fmt::print("  the recorder does not reach back so far on: {}\n", ranks_in_words(g.lost));
+  if (g.configured && g.missing.empty() && g.others.empty() && g.no_dump.empty() && g.lost.empty())
     fmt::print("  all members have called it: a device or the network does not finish it\n");
-  if (!g.unknown.empty()) fmt::print("  no dump of: {}\n", ranks_in_words(g.unknown));
+}
+
+void print_conclusion(const trace::Hang& hang) {
+  if (!hang.look_at.empty())
+    fmt::print("look first at: {} (others wait for {}, and {} in no call)\n", ranks_in_words(hang.look_at),
+               hang.look_at.size() == 1 ? "it" : "them", hang.look_at.size() == 1 ? "it waits" : "they wait");
+  else if (!hang.circle.empty())
+    fmt::print("ranks {} wait for each other: compare the order of their calls\n",
+               ranks_in_words(hang.circle));
 }
 
 Json to_json(const trace::Hang& hang) {
-  Json out = {{"schema", "orrery.flight-recorder/1"}, {"look_at", hang.look_at}, {"groups", Json::array()}};
+  Json out = {{"schema", "orrery.flight-recorder/1"},
+              {"look_at", hang.look_at},
+              {"circle", hang.circle},
+              {"groups", Json::array()},
+              {"transfers", Json::array()}};
+  for (const trace::StuckTransfer& t : hang.transfers) {
+    Json& row = out["transfers"].emplace_back();
+    row = {{"rank", t.rank}, {"group", t.group}, {"call", t.name}};
+    if (t.peer) row["peer"] = *t.peer;
+  }
   for (const trace::StuckGroup& g : hang.groups) {
     Json others = Json::array();
     for (const auto& [rank, what] : g.others) others.push_back({{"rank", rank}, {"called", what}});
@@ -60,7 +77,8 @@ Json to_json(const trace::Hang& hang) {
                              {"waiting", g.waiting},
                              {"begun", g.begun},
                              {"others", others},
-                             {"no_dump", g.unknown}});
+                             {"no_dump", g.no_dump},
+                             {"lost", g.lost}});
   }
   return out;
 }
@@ -70,15 +88,15 @@ void execute(const App& app, const std::vector<std::string>& files) {
   for (const std::string& file : files) dumps.push_back(trace::load_dump(file));
   const trace::Hang hang = trace::find_hang(dumps);
   if (app.json) return print_json(to_json(hang));
-  if (hang.groups.empty()) {
-    fmt::print("{}: every collective that was called has completed\n",
-               counted(dumps.size(), "dump", "dumps"));
+  if (hang.groups.empty() && hang.transfers.empty()) {
+    fmt::print("{}: every call has completed\n", counted(dumps.size(), "dump", "dumps"));
     return;
   }
-  for (const trace::StuckGroup& g : hang.groups) print_group(g);
-  if (!hang.look_at.empty())
-    fmt::print("look first at: {} (others wait for {}, and {} in no group)\n", ranks_in_words(hang.look_at),
-               hang.look_at.size() == 1 ? "it" : "them", hang.look_at.size() == 1 ? "it waits" : "they wait");
+  for (const trace::StuckGroup& g : hang.groups) print_group(g, hang.timed);
+  for (const trace::StuckTransfer& t : hang.transfers)
+    fmt::print("rank {} waits in {} of group {}{}\n", t.rank, printable(t.name), printable(t.group),
+               t.peer ? fmt::format(", for rank {}", *t.peer) : "");
+  print_conclusion(hang);
 }
 
 }  // namespace

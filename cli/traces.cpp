@@ -67,6 +67,19 @@ std::vector<std::int64_t> ranks_of(const trace::Merged& m) {
   return out;
 }
 
+bool tells_waits(const trace::Merged& m) {
+  constexpr double kNearlyAll = 0.95;
+  std::size_t collectives = 0, whole = 0;
+  for (const Slice& s : m.timeline.slices) {
+    const OpClass is = m.timeline.classes[static_cast<std::size_t>(s.name)];
+    collectives += communicates(is) && is != OpClass::kSendReceive ? 1 : 0;
+  }
+  for (const trace::Meeting& meeting : m.meetings) {
+    if (meeting.whole() && meeting.is != OpClass::kSendReceive) whole += meeting.here.size();
+  }
+  return collectives > 0 && static_cast<double>(whole) >= kNearlyAll * static_cast<double>(collectives);
+}
+
 namespace {
 
 std::vector<sim::WaitedFor> waits_of(const trace::Merged& m) {

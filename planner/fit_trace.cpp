@@ -35,7 +35,9 @@ void set_optimizer_factor(Device& d, double factor) {
   d.factors.push_back({kOptimizer, factor});
 }
 
-std::vector<Constant> constants(const Problem& problem) {
+std::vector<Constant> constants(const Problem& problem, const ProfiledRun& run) {
+  constexpr double kLeastLink = 1e8, kMostLink = 1e13;  // bytes a second, far beyond any link
+
   std::vector<Constant> out;
   constexpr double kLeast = 0.01, kMost = 1.2;
   out.push_back({"gemm.efficiency",
@@ -66,13 +68,13 @@ std::vector<Constant> constants(const Problem& problem) {
                  [](const TraceFit& f) { return optimizer_factor(f.device); },
                  [](TraceFit& f, double v) { set_optimizer_factor(f.device, v); },
                  false});
-  // Of several nodes nobody knows which link an exchange waited for.
-  if (problem.cluster.nodes == 1)
+  // Of several nodes nobody knows which link an exchange waited for, and where members are not in the traces
+  // nobody knows how long. Sends and receives wait for the stage before, whatever the link.
+  if (problem.cluster.nodes == 1 && run.tells_waits)
     out.push_back({"intra_bandwidth",
-                   {OpClass::kAllReduce, OpClass::kAllGather, OpClass::kReduceScatter, OpClass::kAllToAll,
-                    OpClass::kSendReceive},
-                   1e8,
-                   1e13,
+                   {OpClass::kAllReduce, OpClass::kAllGather, OpClass::kReduceScatter, OpClass::kAllToAll},
+                   kLeastLink,
+                   kMostLink,
                    [](const TraceFit& f) { return static_cast<double>(f.cluster.intra_bandwidth.value); },
                    [](TraceFit& f, double v) { f.cluster.intra_bandwidth = Bandwidth{std::llround(v)}; },
                    true});
@@ -95,8 +97,7 @@ struct Predicted {
   }
 };
 
-Predicted predict(const Problem& problem, const TraceFit& fit, const Plan& plan, const Timeline& measured,
-                  std::int64_t steps, const std::vector<std::int64_t>& ranks) {
+Predicted predict(const Problem& problem, const TraceFit& fit, const Plan& plan, const ProfiledRun& run) {
   Problem fitted = problem;
   fitted.devices = {fit.device};
   fitted.cluster = fit.cluster;
@@ -104,49 +105,83 @@ Predicted predict(const Problem& problem, const TraceFit& fit, const Plan& plan,
   EvaluateOptions options;
   options.record = true;
   const Evaluation e = evaluate(fitted, topology, plan, options);
-  return {sim::compare_classes(e.simulation.timeline, measured, steps, ranks)};
+  return {sim::compare_classes(e.simulation.timeline, *run.timeline, run.steps, run.ranks)};
 }
+
+// What is known of how a class's time follows its constant: the last two points, x and predicted over
+// measured.
+struct Search {
+  const Constant* constant;
+  FittedClass* row;
+  double first = 0;  // of the constant
+  double x = 0, ratio = 0;
+
+  double x_of(double value) const { return constant->rate ? 1 / value : value; }
+  double value_of(double at) const { return constant->rate ? 1 / at : at; }
+
+  // The next value of the constant; nothing where none would do.
+  std::optional<double> next(double now, double ratio_now) {
+    const double at = x_of(now);
+    double wanted = at / ratio_now;  // as if there were no latencies
+    if (x > 0 && at != x) {
+      const double slope = (ratio_now - ratio) / (at - x);
+      const double latencies = ratio_now - slope * at;
+      if (slope <= 0 || latencies >= 1) {
+        row->kept = "mostly latency";
+        return std::nullopt;
+      }
+      wanted = (1 - latencies) / slope;
+    }
+    x = at;
+    ratio = ratio_now;
+    const double value = value_of(wanted);
+    if (value >= constant->low && value <= constant->high) return value;
+    // Latencies may have misled the first step; the second knows of them.
+    if (at == x_of(first)) return std::clamp(value, constant->low, constant->high);
+    row->kept = value < constant->low ? "below its bound" : "above its bound";
+    return std::nullopt;
+  }
+};
 
 }  // namespace
 
-TraceFit fit_trace(const Problem& problem, const Plan& plan, const Timeline& measured, std::int64_t steps,
-                   const std::vector<std::int64_t>& ranks) {
+TraceFit fit_trace(const Problem& problem, const Plan& plan, const ProfiledRun& run) {
   TraceFit fit;
   fit.device = problem.devices.front();
   fit.device.measured.clear();  // of single shapes, which go before what is fitted here
   fit.cluster = problem.cluster;
-  const std::vector<Constant> all = constants(problem);
-  Predicted now = predict(problem, fit, plan, measured, steps, ranks);
+  const std::vector<Constant> all = constants(problem, run);
+  Predicted now = predict(problem, fit, plan, run);
   fit.step_before_s = now.compared.predicted_step_s;
   fit.measured_s = now.compared.measured_step_s;
   for (const Constant& c : all) {
-    const auto ratio = now.ratio(c);
-    if (!ratio) continue;
-    fit.classes.push_back({c.classes.front(), c.name, c.get(fit), 0, *ratio, 0});
+    if (const auto ratio = now.ratio(c))
+      fit.classes.push_back({c.classes.front(), c.name, c.get(fit), 0, *ratio, 0, {}});
   }
   if (fit.classes.empty()) throw Error("no class of op is both in the plan and in the traces");
-  // A constant scales most of its kind's time, not the latency of each op, so a few rounds are needed.
+  std::vector<Search> searches;
+  for (FittedClass& row : fit.classes) {
+    const auto c =
+        std::find_if(all.begin(), all.end(), [&](const Constant& k) { return row.constant == k.name; });
+    searches.push_back({&*c, &row, row.before});
+  }
   constexpr int kMostRounds = 12;
   constexpr double kClose = 0.002;
   for (int round = 0; round < kMostRounds; ++round) {
-    double worst = 0;
-    for (const Constant& c : all) {
-      const auto ratio = now.ratio(c);
-      if (!ratio) continue;
-      const double old = c.get(fit);
-      const double wanted = std::clamp(c.rate ? old * *ratio : old / *ratio, c.low, c.high);
-      if (wanted != old) worst = std::max(worst, std::abs(*ratio - 1));
-      c.set(fit, wanted);
+    bool moved = false;
+    for (Search& s : searches) {
+      const double ratio = now.ratio(*s.constant).value_or(1);
+      if (!s.row->kept.empty() || std::abs(ratio - 1) < kClose) continue;
+      s.constant->set(fit, s.next(s.constant->get(fit), ratio).value_or(s.first));
+      moved = true;
     }
-    now = predict(problem, fit, plan, measured, steps, ranks);
-    if (worst < kClose) break;
+    if (!moved) break;
+    now = predict(problem, fit, plan, run);
   }
   fit.step_s = now.compared.predicted_step_s;
-  for (FittedClass& w : fit.classes) {
-    const auto c =
-        std::find_if(all.begin(), all.end(), [&](const Constant& k) { return w.constant == k.name; });
-    w.after = c->get(fit);
-    w.ratio_after = now.ratio(*c).value_or(0);
+  for (const Search& s : searches) {
+    s.row->after = s.constant->get(fit);
+    s.row->ratio_after = now.ratio(*s.constant).value_or(0);
   }
   for (const sim::ClassComparison& w : now.compared.classes) {
     const bool fitted = std::any_of(all.begin(), all.end(), [&](const Constant& c) {

@@ -53,7 +53,7 @@ struct Value {
   Json plain;  // null of lists and dictionaries
   bool list = false, dictionary = false;
   std::vector<Value*> items;
-  std::vector<std::string> keys;  // of a dictionary's items
+  std::vector<Value*> keys;  // of a dictionary's items
 };
 using Shared = Value*;
 
@@ -76,15 +76,18 @@ class Unpickling {
   }
 
  private:
-  static constexpr std::size_t kMostValues = 20'000'000, kMostText = 1 << 28;
+  static constexpr std::size_t kMostValues = 4'000'000, kMostText = 1 << 27;
   static constexpr int kDeepest = 64;
 
   // What is shared is written out wherever it stands; a value within itself is too deep.
-  Json json_of(const Value& v, int depth) {
-    if (depth > kDeepest) fail(at_, "is nested too deeply");
+  void count(const Value& v) {
     if (++values_ > kMostValues) fail(at_, "repeats too many values");
     if (v.plain.is_string()) text_ += v.plain.get_ref<const std::string&>().size();
     if (text_ > kMostText) fail(at_, "repeats too much text");
+  }
+  Json json_of(const Value& v, int depth) {
+    if (depth > kDeepest) fail(at_, "is nested too deeply");
+    count(v);
     if (v.list) {
       Json out = Json::array();
       for (const Value* item : v.items) out.push_back(json_of(*item, depth + 1));
@@ -92,8 +95,11 @@ class Unpickling {
     }
     if (v.dictionary) {
       Json out = Json::object();
-      for (std::size_t i = 0; i < v.items.size(); ++i)
-        append(out, v.keys[i], json_of(*v.items[i], depth + 1));
+      for (std::size_t i = 0; i < v.items.size(); ++i) {
+        count(*v.keys[i]);
+        const Json& key = v.keys[i]->plain;
+        append(out, key.is_string() ? key.get<std::string>() : key.dump(), json_of(*v.items[i], depth + 1));
+      }
       return out;
     }
     return v.plain;
@@ -154,7 +160,7 @@ class Unpickling {
       const Json& key = items[i]->plain;
       if (!key.is_string() && !key.is_number_integer())
         fail(at_, "has a key that is neither a text nor a number");
-      dictionary.keys.push_back(key.is_string() ? key.get<std::string>() : key.dump());
+      dictionary.keys.push_back(items[i]);
       dictionary.items.push_back(items[i + 1]);
     }
   }

@@ -60,12 +60,16 @@ TEST(FitTrace, OneProfiledRunTellsTheMachine) {
   const Problem sheet = problem("llama-3.2-1b", 4096), machine = truth(sheet);
   const Plan ran{
       .tp = 2, .dp = 4, .sequence_parallel = true, .zero = 1, .micro_batch = 2, .micro_batches = 4};
-  const TraceFit fit = fit_trace(sheet, ran, profiled(machine, ran), 2, {});
+  const Timeline measured = profiled(machine, ran);
+  const TraceFit fit = fit_trace(sheet, ran, {&measured, 2, {}});
   EXPECT_NEAR(fit.device.gemm.efficiency, machine.devices.front().gemm.efficiency, 0.01);
   EXPECT_NEAR(fit.device.attention.efficiency, machine.devices.front().attention.efficiency, 0.01);
   EXPECT_NEAR(fit.device.memory_efficiency, machine.devices.front().memory_efficiency, 0.01);
   EXPECT_EQ(fit.classes.size(), 5U);
-  for (const FittedClass& w : fit.classes) EXPECT_NEAR(w.ratio_after, 1, 0.01) << w.constant;
+  for (const FittedClass& w : fit.classes) {
+    EXPECT_NEAR(w.ratio_after, 1, 0.01) << w.constant;
+    EXPECT_EQ(w.kept, "") << w.constant;
+  }
   EXPECT_LT(fit.step_before_s, 0.9 * fit.measured_s);
   EXPECT_NEAR(fit.step_s, fit.measured_s, 0.01 * fit.measured_s);
 
@@ -83,6 +87,36 @@ TEST(FitTrace, OneProfiledRunTellsTheMachine) {
   EXPECT_NEAR(errs(problem("llama-3.2-3b", 8192), pipeline), 0, 0.03);
 }
 
+// Fused kernels take less than the latencies of the ops that they stand for: no constant explains that.
+TEST(FitTrace, WhatLatencyAloneTakesIsNotFitted) {
+  const Problem sheet = problem("llama-3.2-1b", 4096);
+  const Plan ran{.dp = 8, .zero = 1, .micro_batch = 2, .micro_batches = 2};
+  Timeline t = profiled(sheet, ran);
+  for (Slice& s : t.slices) {
+    if (t.classes[static_cast<std::size_t>(s.name)] == OpClass::kElementwise) s.end = s.active + Time{1000};
+  }
+  const TraceFit fit = fit_trace(sheet, ran, {&t, 2, {}});
+  for (const FittedClass& w : fit.classes) {
+    if (w.constant == "memory_efficiency") {
+      EXPECT_NE(w.kept, "");
+      EXPECT_EQ(w.after, w.before);
+    } else {
+      EXPECT_EQ(w.kept, "") << w.constant;
+      EXPECT_NEAR(w.ratio_after, 1, 0.01) << w.constant;
+    }
+  }
+}
+
+// Where members' traces are missing, waiting is not told from the link's time.
+TEST(FitTrace, LinksNeedAllMembers) {
+  const Problem sheet = problem("llama-3.2-1b", 4096), machine = truth(sheet);
+  const Plan ran{.dp = 8, .zero = 1, .micro_batch = 2, .micro_batches = 2};
+  const Timeline t = profiled(machine, ran);
+  const TraceFit fit = fit_trace(sheet, ran, {&t, 2, {}, false});
+  EXPECT_EQ(fit.cluster.intra_bandwidth, sheet.cluster.intra_bandwidth);
+  for (const FittedClass& w : fit.classes) EXPECT_NE(w.constant, "intra_bandwidth");
+}
+
 // What a trace does not have is not fitted: without attention's kernels its efficiency stays.
 TEST(FitTrace, WhatIsNotMeasuredStays) {
   const Problem sheet = problem("llama-3.2-1b", 4096);
@@ -91,12 +125,12 @@ TEST(FitTrace, WhatIsNotMeasuredStays) {
   std::erase_if(t.slices, [&](const Slice& s) {
     return t.classes[static_cast<std::size_t>(s.name)] == OpClass::kAttention;
   });
-  const TraceFit fit = fit_trace(sheet, ran, t, 2, {});
+  const TraceFit fit = fit_trace(sheet, ran, {&t, 2, {}});
   EXPECT_EQ(fit.device.attention.efficiency, sheet.devices.front().attention.efficiency);
   EXPECT_TRUE(std::find(fit.left.begin(), fit.left.end(), OpClass::kAttention) != fit.left.end());
   for (const FittedClass& w : fit.classes) EXPECT_NE(w.is, OpClass::kAttention);
   t.classes.assign(t.classes.size(), OpClass::kUnknown);
-  EXPECT_THROW((void)fit_trace(sheet, ran, t, 2, {}), Error);
+  EXPECT_THROW((void)fit_trace(sheet, ran, {&t, 2, {}}), Error);
 }
 
 }  // namespace
