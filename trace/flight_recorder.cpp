@@ -337,9 +337,14 @@ class Finding {
       waiting.insert(g.waiting.begin(), g.waiting.end());
       for (const auto& [rank, what] : g.others) waited_for.insert(rank);
     }
+    std::set<std::pair<std::int64_t, std::int64_t>> between;  // rank and peer
+    for (const StuckTransfer& t : out.transfers) {
+      if (t.peer) between.emplace(t.rank, *t.peer);
+    }
     for (const StuckTransfer& t : out.transfers) {
       waiting.insert(t.rank);
-      if (t.peer) waited_for.insert(*t.peer);
+      // Where both have called it, a device or the network does not finish it.
+      if (t.peer && !between.contains({*t.peer, t.rank})) waited_for.insert(*t.peer);
     }
     std::set_difference(waited_for.begin(), waited_for.end(), waiting.begin(), waiting.end(),
                         std::back_inserter(out.look_at));

@@ -78,6 +78,12 @@ TEST(FlightRecorder, SendsAndReceivesWaitToo) {
   EXPECT_EQ(h.transfers[0].rank, 2);
   EXPECT_EQ(h.transfers[0].peer, 1);
   EXPECT_EQ(h.look_at, Ranks{1});
+  // Where both ranks have called it nobody is waited for.
+  const Hang both = find_hang({dump(0, {}, {call("0", 0, kScheduled, "send 0->1")}),
+                               dump(1, {}, {call("0", 0, kScheduled, "recv 1<-0")})});
+  EXPECT_EQ(both.transfers.size(), 2U);
+  EXPECT_TRUE(both.look_at.empty());
+  EXPECT_TRUE(both.circle.empty());
   // Those of a batch that has completed are not completed one by one.
   const Hang batch = find_hang(
       {dump(0, {}, {call("0", 0, kScheduled, "send 0->1"), call("0", 0, kCompleted, "coalesced")})});
