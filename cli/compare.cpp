@@ -6,7 +6,6 @@
 #include "cli/commands.h"
 #include "cli/traces.h"
 #include "core/text.h"
-#include "sim/analysis/waits.h"
 #include "sim/calibration/compare.h"
 #include "trace/load.h"
 
@@ -141,7 +140,7 @@ void print_classes(const sim::ClassComparisons& c) {
 void compare_foreign(App& app, const CompareAsked& o, const Timeline& predicted,
                      const trace::Merged& measured) {
   if (predicted.classes.empty())
-    throw InputError(o.predicted, "/", "does not say what class of op its ops do",
+    throw InputError(o.predicted, "/", "does not say of which class its ops are",
                      "allowed: a timeline that orrery simulate --trace writes");
   const std::int64_t steps = o.steps > 0 ? o.steps : std::max<std::int64_t>(1, measured.steps);
   const sim::ClassComparisons c =

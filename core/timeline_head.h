@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What both forms of a timeline on disk say about it in JSON, beside slices and memory. Internal to core/.
+// What both forms of a timeline on disk say about it in JSON, beside slices and memory. For readers of
+// timelines and traces.
 #pragma once
 
 #include <map>

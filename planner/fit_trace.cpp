@@ -12,7 +12,7 @@
 namespace orrery::planner {
 namespace {
 
-// Kinds whose constant is the same are fitted together.
+// Classes whose constant is the same are fitted together.
 struct Constant {
   const char* name;
   std::vector<OpClass> classes;
@@ -37,7 +37,6 @@ void set_optimizer_factor(Device& d, double factor) {
 
 std::vector<Constant> constants(const Problem& problem, const ProfiledRun& run) {
   constexpr double kLeastLink = 1e8, kMostLink = 1e13;  // bytes a second, far beyond any link
-
   std::vector<Constant> out;
   constexpr double kLeast = 0.01, kMost = 1.2;
   out.push_back({"gemm.efficiency",
@@ -83,7 +82,7 @@ std::vector<Constant> constants(const Problem& problem, const ProfiledRun& run) 
 
 struct Predicted {
   sim::ClassComparisons compared;
-  // Of the kinds of a constant; nothing where one side has none of them.
+  // Of the classes of a constant; nothing where one side has none of them.
   std::optional<double> ratio(const Constant& c) const {
     double p = 0, m = 0;
     for (const sim::ClassComparison& w : compared.classes) {

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/fields.h"
+#include "core/timeline_head.h"
 #include "trace/pickle.h"
 
 namespace orrery::trace {
@@ -38,15 +38,8 @@ const Json& member(const Json& object, const char* key, const Cursor& at) {
   if (found == object.end()) at.fail(fmt::format("the field \"{}\" is missing", key));
   return *found;
 }
-std::string text(const Json& object, const char* key, const Cursor& at) {
-  std::string out;
-  read_value(member(object, key, at), at.child(key), Field{key, ""}, out);
-  return out;
-}
 std::int64_t number(const Json& object, const char* key, const Cursor& at) {
-  std::int64_t out = 0;
-  read_value(member(object, key, at), at.child(key), Field{key, "", 0, 9e18}, out);
-  return out;
+  return integer_field(object, key, std::int64_t{1} << 62, at);
 }
 
 // "[0, 1]", or a list.
@@ -69,7 +62,7 @@ void read_groups(const Json& config, const Cursor& at, RankDump& out) {
     const Cursor here = at.child(name);
     if (!group.is_object()) here.fail("is not an object");
     GroupConfig g;
-    g.name = text(group, "name", here);
+    g.name = text_field(group, "name", here);
     if (const auto said = group.find("desc"); said != group.end() && said->is_string())
       g.description = said->get<std::string>();
     g.ranks = ranks_in(member(group, "ranks", here), here.child("ranks"));
@@ -123,7 +116,7 @@ void read_call(const Json& entry, const Cursor& at, RankDump& out) {
     at.child("process_group").fail(shown(group) + " is no process group", "allowed: [name, description]");
   c.group = group[0].get<std::string>();
   c.sequence = number(entry, "collective_seq_id", at);
-  c.name = text(entry, "profiling_name", at);
+  c.name = text_field(entry, "profiling_name", at);
   if (const auto colon = c.name.find(':'); colon != std::string::npos) c.name.erase(0, colon + 1);
   for (const char* key : {"input_sizes", "input_dtypes"}) {
     if (const auto said = entry.find(key); said != entry.end())
@@ -363,7 +356,7 @@ RankDump load_dump(const std::filesystem::path& file) {
   const Json dump = is_pickle(bytes) ? from_pickle(bytes, out.file) : parse_json(bytes, out.file);
   const Cursor at{out.file, ""};
   if (!dump.is_object()) at.fail("is no dump of the flight recorder", "allowed: an object with entries");
-  const std::string version = text(dump, "version", at);
+  const std::string version = text_field(dump, "version", at);
   if (!version.starts_with("2."))
     at.child("version").fail(fmt::format("\"{}\" is not known", version), "allowed: 2.0 to 2.10");
   read_groups(member(dump, "pg_config", at), at.child("pg_config"), out);

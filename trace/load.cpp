@@ -40,7 +40,6 @@ std::string unpacked(std::string packed, const std::string& file) {
   constexpr int kGzip = 16 + MAX_WBITS;
   if (inflateInit2(&z, kGzip) != Z_OK) throw Error("zlib could not begin");
   const std::unique_ptr<z_stream, EndStream> ends(&z);
-  z.next_in = reinterpret_cast<Bytef*>(packed.data());
   std::string out;
   std::array<char, 1 << 16> part{};
   int result = Z_OK;
