@@ -504,10 +504,9 @@ class ClassCompiler {
   bool exchanges_ = false;  // with other islands
 };
 
-}  // namespace
-
-Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
-                Detail detail) {
+// The classes of the stages from `first` to `end`.
+Program compile_stages(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
+                       std::int64_t first, std::int64_t end, Detail detail) {
   Program program;
   program.model = model;
   program.plan = plan;
@@ -525,7 +524,7 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   const auto slots =
       training.serves() ? forward_schedule(plan.pp, plan.vpp, plan.micro_batches) : pipeline_schedule(plan);
   program.classes.resize(static_cast<std::size_t>(plan.pp));
-  for (std::int64_t i = 0; i < plan.pp; ++i) {
+  for (std::int64_t i = first; i < end; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];
     ClassCompiler(model, plan, training, stack, depth, graphs, program.communication, rank,
                   static_cast<std::int32_t>(i), detail == Detail::kFull)
@@ -535,6 +534,18 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
     if (detail != Detail::kSizes) link_waits(rank);
   }
   return program;
+}
+
+}  // namespace
+
+Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
+                Detail detail) {
+  return compile_stages(model, plan, training, stack, 0, plan.pp, detail);
+}
+
+Program compile_stage(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
+                      std::int64_t stage, Detail detail) {
+  return compile_stages(model, plan, training, stack, stage, stage + 1, detail);
 }
 
 }  // namespace orrery::program

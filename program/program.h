@@ -417,6 +417,9 @@ void check_plan(const Model& model, const Plan& plan, const Training& training, 
 enum class Detail { kFull, kUnnamed, kSizes };
 Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
                 Detail detail = Detail::kFull);
+// Of that program one stage's class; the classes of other stages are empty.
+Program compile_stage(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
+                      std::int64_t stage, Detail detail);
 
 // The exchange between islands as a program of its own, for who costs or draws it. Precondition: the plan has
 // islands.

@@ -324,9 +324,9 @@ void settle(const ChunkKey& key, const std::array<TimedSegment, 3>& segments, co
 
 }  // namespace
 
-ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkContent& content) {
+ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, Role role, const ChunkContent& content) {
   for (Priced& p : l.samples) {
-    if (p.alone == alone && p.content == content) return p;
+    if (p.role == role && p.content == content) return p;
   }
   const CostModel cost(devices_, stack_, cluster_, l.links, training_, l.key.ranks_on_node, collectives_);
   const NodeTypes nodes = l.key.hardware.nodes;
@@ -345,7 +345,7 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
   const double load = loads_.mean(experts_shared(l.key, training_));
   const Sample& sample = [&]() -> const Sample& {
     const std::lock_guard lock(l.structure->mutex);
-    const Sample& found = l.structure->sample(alone, content);
+    const Sample& found = l.structure->sample(role, content);
     const std::vector<OpShape>& shapes = l.structure->shapes();
     for (std::size_t i = l.durations.size(); i < shapes.size(); ++i) {
       program::Op op = at_size(shapes[i], n);
@@ -371,7 +371,7 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
     return found;
   }();
   Priced& priced = l.samples.emplace_back();
-  priced.alone = alone;
+  priced.role = role;
   priced.content = content;
   // Of a segment, and when its ops come from the host.
   const auto issue = [&](const SmallSegment& s, TimedSegment segment) {
@@ -387,97 +387,93 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
     for (const TimedOp& op : segment[lane]) sum += op.time.duration;
     return rounded(sum);
   };
-  for (std::size_t c = 0; c < sample.segments.size(); ++c) {
-    std::array<TimedSegment, 3> segments;
-    for (std::size_t work = 0; work < 3; ++work) {
-      const SmallSegment& s = sample.segments[c][work];
-      if (s.issued == 0) continue;
-      segments[work] = timed(s, l.durations);
-      WorkCost& w = priced.costs[c][work];
-      w.host = (pace.host_segment + pace.host_op * s.issued).value;
-      w.peak = s.peak.at(n);
-      for (const Line& peak : s.peaks) priced.peaks[c][work].push_back(peak.at(n));
-      w.net = s.net.at(n);
-      w.offloaded = s.offloaded.at(n);
-      const LaneEnds alone_on_rank = run_segments({&segments[work]}, pace);
-      w.time = w.latency = rounded(alone_on_rank.ends[0] - alone_on_rank.begin);
-      if (l.key.runs_on()) {
-        const LaneEnds late = run_segments({&segments[work]}, pace, {}, InputComes::kLate);
-        w.latency = rounded(late.ends[0] - late.begin);
-      }
-      if (w.host > 0) {
-        const TimedSegment issued = issue(s, segments[work]);
-        w.hosted = rounded(run_segments({&issued}, pace).ends[0]);
-      }
-      w.tp = busy(segments[work], kTpLane);
-      w.dp = busy(segments[work], kDpLane);
-      w.waiting = std::max<std::int64_t>(0, w.time - busy(segments[work], kComputeLane));
+  std::array<TimedSegment, 3> segments;
+  for (std::size_t work = 0; work < 3; ++work) {
+    const SmallSegment& s = sample.segments[work];
+    if (s.issued == 0) continue;
+    segments[work] = timed(s, l.durations);
+    WorkCost& w = priced.cost[work];
+    w.host = (pace.host_segment + pace.host_op * s.issued).value;
+    w.peak = s.peak.at(n);
+    for (const Line& peak : s.peaks) priced.peaks[work].push_back(peak.at(n));
+    w.net = s.net.at(n);
+    w.offloaded = s.offloaded.at(n);
+    const LaneEnds alone_on_rank = run_segments({&segments[work]}, pace);
+    w.time = w.latency = rounded(alone_on_rank.ends[0] - alone_on_rank.begin);
+    if (l.key.runs_on()) {
+      const LaneEnds late = run_segments({&segments[work]}, pace, {}, InputComes::kLate);
+      w.latency = rounded(late.ends[0] - late.begin);
     }
-    if (l.key.offloaded_layers > 0 && l.key.zero < 2) settle(l.key, segments, pace, priced.costs[c]);
-    const SmallSegment& closing = sample.closing[c];
-    if (closing.issued == 0) continue;
-    if (l.key.zero < 2) {
-      const ChunkWork work = l.key.split ? kChunkWeight : kChunkBackward;
-      if (closing.issued == sample.segments[c][work].issued) continue;
-      const TimedSegment last = timed(closing, l.durations);
-      const LaneEnds by_itself = run_segments({&last}, pace);
-      const LaneEnds others = run_segments({&segments[work]}, pace);
-      priced.costs[c][work].longer =
-          rounded(by_itself.ends[0] - by_itself.begin) - rounded(others.ends[0] - others.begin);
-      priced.costs[c][work].trailing = rounded(by_itself.drained - by_itself.ends[0]);
-      continue;
+    if (w.host > 0) {
+      const TimedSegment issued = issue(s, segments[work]);
+      w.hosted = rounded(run_segments({&issued}, pace).ends[0]);
     }
-    WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
-    const TimedSegment last = timed(closing, l.durations), *f = &segments[kChunkForward],
-                       *b = &segments[kChunkBackward];
-    backward.dp_last = busy(last, kDpLane);
-    if (l.key.rounds > 0) {
-      // All rounds from the first on, whose gathers nothing hides: `longer` is what they take more than
-      // rounds like the one before the last.
-      const std::int64_t more = l.key.rounds - 1;
-      const LaneEnds all = more == 0   ? run_segments({f, &last}, pace, sharing)
-                           : more == 1 ? run_segments({f, b, f, &last}, pace, sharing)
-                                       : run_segments({f, b, f, b, f, &last}, pace, sharing);
-      const auto at = static_cast<std::size_t>(2 * more);  // the last forward
-      forward.time = rounded(all.ends[at] - (more > 0 ? all.ends[at - 1] : all.begin));
-      backward.time = rounded(more > 0 ? all.ends[at - 1] - all.ends[at - 2] : all.ends[1] - all.ends[0]);
-      const Time rounds =
-          Time{forward.latency} + Time{backward.time} + (Time{forward.time} + Time{backward.time}) * more;
-      backward.longer = (Time{rounded(all.ends[at + 1])} - rounds).value;
-      backward.trailing = rounded(all.drained - all.ends[at + 1]);
-      continue;
-    }
-    // What communicates with other replicas costs what another round adds in a steady state: its last
-    // reductions run beside what comes next, its first gathers were fetched ahead.
-    const bool turns = l.key.order != ChunkKey::Order::kRows;
-    const auto run = [&](const TimedSegment* z) {
-      return turns ? run_segments({f, b, f, b, f, z}, pace, sharing)
-                   : run_segments({f, f, f, b, b, z}, pace, sharing);
-    };
-    const LaneEnds steady = run(b), end = run(&last);
-    forward.time = rounded(turns ? steady.ends[4] - steady.ends[3] : steady.ends[2] - steady.ends[1]);
-    backward.time = rounded(steady.ends[5] - steady.ends[4]);
-    backward.longer = rounded(end.ends[5] - steady.ends[5]);
-    backward.trailing = rounded(end.drained - end.ends[5]);
+    w.tp = busy(segments[work], kTpLane);
+    w.dp = busy(segments[work], kDpLane);
+    w.waiting = std::max<std::int64_t>(0, w.time - busy(segments[work], kComputeLane));
   }
+  if (l.key.offloaded_layers > 0 && l.key.zero < 2) settle(l.key, segments, pace, priced.cost);
+  const SmallSegment& closing = sample.closing;
+  if (closing.issued == 0) return priced;
+  if (l.key.zero < 2) {
+    const ChunkWork work = l.key.split ? kChunkWeight : kChunkBackward;
+    if (closing.issued == sample.segments[work].issued) return priced;
+    const TimedSegment last = timed(closing, l.durations);
+    const LaneEnds by_itself = run_segments({&last}, pace);
+    const LaneEnds others = run_segments({&segments[work]}, pace);
+    priced.cost[work].longer =
+        rounded(by_itself.ends[0] - by_itself.begin) - rounded(others.ends[0] - others.begin);
+    priced.cost[work].trailing = rounded(by_itself.drained - by_itself.ends[0]);
+    return priced;
+  }
+  WorkCost &forward = priced.cost[kChunkForward], &backward = priced.cost[kChunkBackward];
+  const TimedSegment last = timed(closing, l.durations), *f = &segments[kChunkForward],
+                     *b = &segments[kChunkBackward];
+  backward.dp_last = busy(last, kDpLane);
+  if (l.key.rounds > 0) {
+    // All rounds from the first on, whose gathers nothing hides: `longer` is what they take more than
+    // rounds like the one before the last.
+    const std::int64_t more = l.key.rounds - 1;
+    const LaneEnds all = more == 0   ? run_segments({f, &last}, pace, sharing)
+                         : more == 1 ? run_segments({f, b, f, &last}, pace, sharing)
+                                     : run_segments({f, b, f, b, f, &last}, pace, sharing);
+    const auto at = static_cast<std::size_t>(2 * more);  // the last forward
+    forward.time = rounded(all.ends[at] - (more > 0 ? all.ends[at - 1] : all.begin));
+    backward.time = rounded(more > 0 ? all.ends[at - 1] - all.ends[at - 2] : all.ends[1] - all.ends[0]);
+    const Time rounds =
+        Time{forward.latency} + Time{backward.time} + (Time{forward.time} + Time{backward.time}) * more;
+    backward.longer = (Time{rounded(all.ends[at + 1])} - rounds).value;
+    backward.trailing = rounded(all.drained - all.ends[at + 1]);
+    return priced;
+  }
+  // What communicates with other replicas costs what another round adds in a steady state: its last
+  // reductions run beside what comes next, its first gathers were fetched ahead.
+  const bool turns = l.key.order != ChunkKey::Order::kRows;
+  const auto run = [&](const TimedSegment* z) {
+    return turns ? run_segments({f, b, f, b, f, z}, pace, sharing)
+                 : run_segments({f, f, f, b, b, z}, pace, sharing);
+  };
+  const LaneEnds steady = run(b), end = run(&last);
+  forward.time = rounded(turns ? steady.ends[4] - steady.ends[3] : steady.ends[2] - steady.ends[1]);
+  backward.time = rounded(steady.ends[5] - steady.ends[4]);
+  backward.longer = rounded(end.ends[5] - steady.ends[5]);
+  backward.trailing = rounded(end.drained - end.ends[5]);
   return priced;
 }
 
-const PairCost& ChunkCosts::price_pair(Layout& l, bool alone, const ChunkContent& content,
-                                       std::size_t index) {
-  Priced& priced = price_sample(l, alone, content);
-  std::optional<PairCost>& pair = priced.pairs[index];
+const PairCost& ChunkCosts::price_pair(Layout& l, Role role, const ChunkContent& content) {
+  Priced& priced = price_sample(l, role, content);
+  std::optional<PairCost>& pair = priced.pair;
   if (pair) return *pair;
   const Sample& sample = [&]() -> const Sample& {
     const std::lock_guard lock(l.structure->mutex);
-    return l.structure->sample(alone, content);
+    return l.structure->sample(role, content);
   }();
-  const SmallSegment &forward = sample.segments[index][kChunkForward],
-                     &backward = sample.segments[index][kChunkBackward];
+  const SmallSegment &forward = sample.segments[kChunkForward], &backward = sample.segments[kChunkBackward];
   const TimedSegment both = in_turns(forward, backward, l.durations);
   const Pace pace = pace_of(devices_, l.key.hardware.nodes, stack_);
   const LaneEnds steady = run_segments({&both, &both}, pace);
-  const ChunkCost& cost = priced.costs[index];
+  const ChunkCost& cost = priced.cost;
   pair.emplace();
   pair->saved =
       cost[kChunkForward].time + cost[kChunkBackward].time - rounded(steady.ends[1] - steady.ends[0]);
@@ -514,8 +510,6 @@ std::int64_t ChunkCosts::period(const ChunkKey& k, const Stretch& stretch) {
 // The chunk's ranges, each as short as its work repeats.
 ChunkCosts::Shortened ChunkCosts::shortened(Layout& l, Role role, const ChunkContent& content) {
   const ChunkKey& k = l.key;
-  const bool alone = role == Role::kOnly;
-  const std::size_t index = alone ? 0 : static_cast<std::size_t>(role);
   std::vector<Extension> extensions;
   ChunkContent small = content;
   std::int64_t offset = 0;  // of the range in its chunk
@@ -533,9 +527,9 @@ ChunkCosts::Shortened ChunkCosts::shortened(Layout& l, Role role, const ChunkCon
     if (k.zero >= 2 && content[i].blocks >= settled + per) {
       const auto of = [&](std::int64_t blocks) -> const ChunkCost& {
         return price_sample(
-                   l, alone,
+                   l, role,
                    {{content[i].first, blocks, repeats, content[i].offloaded, content[i].recomputed}})
-            .costs[index];
+            .cost;
       };
       const ChunkCost& a = of(settled);
       settled = std::max(settled, layers_beside_ends(a, of(settled + per), settled, per));
@@ -552,18 +546,16 @@ ChunkCosts::Shortened ChunkCosts::shortened(Layout& l, Role role, const ChunkCon
 
 // The chunk's ranges, as they are in samples, extended to their lengths.
 ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content) {
-  const bool alone = role == Role::kOnly;
-  const std::size_t index = alone ? 0 : static_cast<std::size_t>(role);
   const auto [small, extensions] = shortened(l, role, content);
-  const Priced& a = price_sample(l, alone, small);
-  ChunkCost out = a.costs[index];
+  const Priced& a = price_sample(l, role, small);
+  ChunkCost out = a.cost;
   std::array<std::vector<std::int64_t>, 3> kept;  // bytes that each extension leaves
   for (const Extension& e : extensions) {
     ChunkContent longer = small;
     longer[e.range].blocks += e.period;
-    const ChunkCost& b = price_sample(l, alone, longer).costs[index];
+    const ChunkCost& b = price_sample(l, role, longer).cost;
     for (std::size_t w = 0; w < out.size(); ++w) {
-      const WorkCost& from = a.costs[index][w];
+      const WorkCost& from = a.cost[w];
       for (const WorkCost::Field time : WorkCost::times())
         out[w].*time = (Time{out[w].*time} + (Time{b[w].*time} - Time{from.*time}) * e.more).value;
       out[w].offloaded += e.more * (b[w].offloaded - from.offloaded);
@@ -573,7 +565,7 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
   }
   for (std::size_t w = 0; w < out.size(); ++w) {
     if (w != kChunkForward) std::reverse(kept[w].begin(), kept[w].end());
-    const std::vector<std::int64_t>& peaks = a.peaks[index][w];
+    const std::vector<std::int64_t>& peaks = a.peaks[w];
     if (peaks.empty() || extensions.empty()) continue;
     out[w].peak = peaks[0];
     // The first of the repeated blocks come on top of what was there, the last on top of what all others
@@ -636,16 +628,14 @@ const PairCost& ChunkCosts::pair(const ChunkKey& k, Role role, const BlockRange&
   for (const Layout::KnownPair& known : l.pairs) {
     if (known.role == role && known.blocks == blocks) return known.pair;
   }
-  const bool alone = role == Role::kOnly;
-  const std::size_t index = alone ? 0 : static_cast<std::size_t>(role);
   const auto [small, extensions] = shortened(l, role, content_of(k, blocks));
-  const PairCost& a = price_pair(l, alone, small, index);
+  const PairCost& a = price_pair(l, role, small);
   PairCost out = a;
   std::vector<Longer> forward, backward;
   for (const Extension& e : extensions) {
     ChunkContent longer = small;
     longer[e.range].blocks += e.period;
-    const PairCost& b = price_pair(l, alone, longer, index);
+    const PairCost& b = price_pair(l, role, longer);
     out.saved = (Time{out.saved} + (Time{b.saved} - Time{a.saved}) * e.more).value;
     out.host = (Time{out.host} + (Time{b.host} - Time{a.host}) * e.more).value;
     forward.push_back({&b.forward, e.more});

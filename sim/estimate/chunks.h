@@ -154,16 +154,16 @@ class ChunkCosts {
  private:
   struct Layout;
   Layout& layout(const ChunkKey& key);
-  // A sample's costs, by class, and the peaks of its segments (SmallSegment::peaks).
+  // A sample's cost, and the peaks of its segments (SmallSegment::peaks).
   struct Priced {
-    bool alone;
+    Role role;
     ChunkContent content;
-    std::array<ChunkCost, 3> costs;
-    std::array<std::array<std::vector<std::int64_t>, 3>, 3> peaks;
-    std::array<std::optional<PairCost>, 3> pairs;  // by class, once asked for
+    ChunkCost cost;
+    std::array<std::vector<std::int64_t>, 3> peaks;
+    std::optional<PairCost> pair;  // once asked for
   };
-  Priced& price_sample(Layout& l, bool alone, const ChunkContent& content);
-  const PairCost& price_pair(Layout& l, bool alone, const ChunkContent& content, std::size_t index);
+  Priced& price_sample(Layout& l, Role role, const ChunkContent& content);
+  const PairCost& price_pair(Layout& l, Role role, const ChunkContent& content);
   // Of a stretch: blocks after which the pattern of work repeats.
   std::int64_t period(const ChunkKey& key, const Stretch& stretch);
   // A range of a chunk that is so many periods longer than in a sample.

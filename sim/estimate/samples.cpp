@@ -123,6 +123,20 @@ std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t se
   return out;
 }
 
+// Among a sample's stages.
+std::int64_t stage_of(Role role) {
+  switch (role) {
+    case Role::kFirst:
+    case Role::kOnly:
+      return 0;
+    case Role::kMiddle:
+      return 1;
+    case Role::kLast:
+      return 2;
+  }
+  throw std::logic_error("a role that no sample has");
+}
+
 // The least micro-batch whose tokens tensor ranks share, where they do.
 std::int64_t least_shared(const ChunkKey& key, const Model& model, const Training& training) {
   std::int64_t least = 1;
@@ -251,12 +265,13 @@ SmallSegment Structure::shrink(const Segment& one, const Segment& two, const Lan
   return out;
 }
 
-const Sample& Structure::sample(bool alone, const ChunkContent& content) {
+const Sample& Structure::sample(Role role, const ChunkContent& content) {
   for (const Sample& s : samples_) {
-    if (s.alone == alone && s.content == content) return s;
+    if (s.role == role && s.content == content) return s;
   }
   Plan p = plan_;
-  p.pp = alone ? 1 : 3;
+  p.pp = role == Role::kOnly ? 1 : 3;
+  const std::int64_t stage = stage_of(role);
   // What is reduced once a step is the end's.
   Stack stack = stack_;
   stack.overlap_grad_reduce &= key_.zero >= 2;
@@ -292,44 +307,42 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
   // Chunks of no blocks: the model has one that is in no chunk.
   if (blocks == 0 && p.chunk_layers.back() == 0) m.blocks = {{1, {depth_.kind(0)}}};
   m.layers = std::accumulate(p.chunk_layers.begin(), p.chunk_layers.end(), std::int64_t{0});
-  const program::Program one = program::compile(m, p, training_, stack, program::Detail::kUnnamed);
+  const program::Program one =
+      program::compile_stage(m, p, training_, stack, stage, program::Detail::kUnnamed);
   p.micro_batch *= 2;
-  const program::Program two = program::compile(m, p, training_, stack, program::Detail::kSizes);
+  const program::Program two = program::compile_stage(m, p, training_, stack, stage, program::Detail::kSizes);
   const LaneOfStream lane_of = lanes_of(one.communication);
   const program::StreamIndex exchanges = one.communication.stream("ep");
+  const program::RankClass& rank = one.classes[static_cast<std::size_t>(stage)];
+  const program::RankClass& at_twice = two.classes[static_cast<std::size_t>(stage)];
   Sample& sample = samples_.emplace_back();
-  sample.alone = alone;
+  sample.role = role;
   sample.content = content;
-  for (std::size_t c = 0; c < one.classes.size(); ++c) {
-    for (std::size_t i = 0; i < one.classes[c].segments.size(); ++i) {
-      const Segment& s = one.classes[c].segments[i];
-      const bool closes = s.last_micro_batch && s.kind != SegmentKind::kForward;
-      if (s.kind == SegmentKind::kOptimizer || (closes && key_.zero < 2 && key_.tp == 1)) continue;
-      const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
-                             : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
-                                                                      : kChunkBackward;
-      const auto peaks_in = [&](const program::Program& program) {
-        const program::RankClass& rank = program.classes[c];
-        return peaks_of(rank, rank.segments[i], static_cast<std::int64_t>(c) * blocks, content,
-                        key_.recompute_layers);
-      };
-      std::vector<Line> peaks;
-      const auto at_one = peaks_in(one), at_two = peaks_in(two);
-      for (std::size_t k = 0; k < at_one.size(); ++k) peaks.push_back({at_one[k], at_two[k] - at_one[k]});
-      SmallSegment& small = closes ? sample.closing[c] : sample.segments[c][work];
-      small = shrink(s, two.classes[c].segments[i], lane_of,
-                     earlier_waits(one.classes[c], static_cast<std::int32_t>(i), lane_of), std::move(peaks));
-      if (!key_.overlaps) continue;
-      small.cuts = program::cuts_of(s, exchanges);
-      const auto bytes_in = [&](const program::Program& program) {
-        const program::RankClass& rank = program.classes[c];
-        return bytes_of_pieces(rank, rank.segments[i], small.cuts);
-      };
-      const auto of_one = bytes_in(one), of_two = bytes_in(two);
-      for (std::size_t k = 0; k < of_one.size(); ++k) {
-        const PieceBytes &at = of_one[k], &twice = of_two[k];
-        small.pieces.push_back({{at.peak, twice.peak - at.peak}, {at.net, twice.net - at.net}});
-      }
+  for (std::size_t i = 0; i < rank.segments.size(); ++i) {
+    const Segment& s = rank.segments[i];
+    const bool closes = s.last_micro_batch && s.kind != SegmentKind::kForward;
+    if (s.kind == SegmentKind::kOptimizer || (closes && key_.zero < 2 && key_.tp == 1)) continue;
+    const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
+                           : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
+                                                                    : kChunkBackward;
+    const auto peaks_in = [&](const program::RankClass& of) {
+      return peaks_of(of, of.segments[i], stage * blocks, content, key_.recompute_layers);
+    };
+    std::vector<Line> peaks;
+    const auto at_one = peaks_in(rank), at_two = peaks_in(at_twice);
+    for (std::size_t k = 0; k < at_one.size(); ++k) peaks.push_back({at_one[k], at_two[k] - at_one[k]});
+    SmallSegment& small = closes ? sample.closing : sample.segments[work];
+    small = shrink(s, at_twice.segments[i], lane_of,
+                   earlier_waits(rank, static_cast<std::int32_t>(i), lane_of), std::move(peaks));
+    if (!key_.overlaps) continue;
+    small.cuts = program::cuts_of(s, exchanges);
+    const auto bytes_in = [&](const program::RankClass& of) {
+      return bytes_of_pieces(of, of.segments[i], small.cuts);
+    };
+    const auto of_one = bytes_in(rank), of_two = bytes_in(at_twice);
+    for (std::size_t k = 0; k < of_one.size(); ++k) {
+      const PieceBytes &at = of_one[k], &twice = of_two[k];
+      small.pieces.push_back({{at.peak, twice.peak - at.peak}, {at.net, twice.net - at.net}});
     }
   }
   return sample;

@@ -53,14 +53,14 @@ struct SmallSegment {
   std::vector<SmallPiece> pieces;
 };
 
-// One of three stages (first, middle, last), or the one that is everything, by class and work.
+// One of three stages alike (first, middle, last), or the one that is everything.
 struct Sample {
-  bool alone;
-  ChunkContent content;  // of each stage
-  std::array<std::array<SmallSegment, 3>, 3> segments;
-  // By class: the last micro-batch's gradient work, where it communicates. A backward communicates with other
-  // replicas in all micro-batches, or tensor ranks add their parts of gradients in the last one.
-  std::array<SmallSegment, 3> closing;
+  Role role;
+  ChunkContent content;
+  std::array<SmallSegment, 3> segments;  // by ChunkWork
+  // The last micro-batch's gradient work, where it communicates. A backward communicates with other replicas
+  // in all micro-batches, or tensor ranks add their parts of gradients in the last one.
+  SmallSegment closing;
 };
 
 // The shape of an op at the smallest micro-batch and at twice that.
@@ -80,7 +80,7 @@ class Structure {
 
   // Hold it while asking for samples and shapes; samples stay valid and unchanged without it.
   std::mutex mutex;
-  const Sample& sample(bool alone, const ChunkContent& content);
+  const Sample& sample(Role role, const ChunkContent& content);
   const std::vector<OpShape>& shapes() const { return shapes_; }  // more with every new sample
 
  private:
