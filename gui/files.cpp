@@ -17,7 +17,7 @@ Opened open_plan(const Json& json, const Cursor& at, const DataFolders& data) {
   return {.problem = std::move(problem), .plan = f.plan};
 }
 
-Opened open_scenario(const Json& json, const Cursor& at, const DataFolders& data) {
+Opened scenario_at(const Json& json, const Cursor& at, const DataFolders& data) {
   auto problem = std::make_shared<const Problem>(resolve(read_scenario(json, at), at, data));
   const Scenario& s = problem->scenario;
   if (s.plan) program::check_plan(s.model, *s.plan, s.training, at.child("plan"));
@@ -30,6 +30,10 @@ Opened as_run(const std::filesystem::path& path, Timeline timeline) {
 
 }  // namespace
 
+Opened open_scenario(const Json& scenario, const std::string& from, const DataFolders& data) {
+  return scenario_at(scenario, {from, ""}, data);
+}
+
 Opened open_file(const std::filesystem::path& path, const DataFolders& data) {
   if (trace::is_foreign(path)) return as_run(path, trace::load({path}).merged.timeline);
   const std::string text = load_text(path, kLargestTimelineFile);
@@ -40,7 +44,7 @@ Opened open_file(const std::filesystem::path& path, const DataFolders& data) {
   if (json.is_object()) {
     if (json.contains("traceEvents")) return as_run(path, trace::of_events(json, file));
     if (json.contains("predicted")) return open_plan(json, at, data);
-    if (json.contains("model") || json.contains("training")) return open_scenario(json, at, data);
+    if (json.contains("model") || json.contains("training")) return scenario_at(json, at, data);
     if (json.contains("devices_per_node"))
       return {.cluster = std::make_shared<const Cluster>(load_cluster(file, {}, at, data))};
   }

@@ -22,5 +22,7 @@ struct Opened {
 
 // Throws InputError that says what is wrong where, or what kinds of files there are. May take seconds.
 Opened open_file(const std::filesystem::path& path, const DataFolders& data);
+// A scenario that stands in no file: `from` is named where it is wrong.
+Opened open_scenario(const Json& scenario, const std::string& from, const DataFolders& data);
 
 }  // namespace orrery::gui

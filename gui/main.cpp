@@ -4,6 +4,7 @@
 #include <QImageWriter>
 #include <QSettings>
 #include <QStyleFactory>
+#include <QTemporaryDir>
 #include <QTimer>
 #include <cstdio>
 #include <optional>
@@ -22,7 +23,7 @@ int fail(ExitCode code, const QString& message) {
 
 // What the command line asks for beside a file.
 struct Wish {
-  QString open, beside, page, screenshot;
+  QString open, beside, page, pane, screenshot;
   std::optional<Time> at;
   std::int64_t rank = -1;
   QSize size;
@@ -60,6 +61,12 @@ class Director : public QObject {
       window_.show_page(std::exchange(wish_.page, {}));
       if (!session.jobs().idle()) return;  // what the page found out is missing
     }
+    if (const QString pane = std::exchange(wish_.pane, {}); !pane.isEmpty() && !window_.bring_pane(pane)) {
+      failed_ = true;
+      return QApplication::exit(
+          fail(ExitCode::kUsage, QString("--pane: \"%1\" is no pane of this page; allowed: %2")
+                                     .arg(pane, window_.pane_names().join(", "))));
+    }
     done_ = true;
     if (wish_.at || wish_.rank >= 0) {
       window_.show_page("timeline");
@@ -69,6 +76,8 @@ class Director : public QObject {
   }
   void take_picture() {
     QApplication::processEvents();
+    if (!window_.timeline().settled() || !window_.session().jobs().idle())
+      return QTimer::singleShot(20, this, [this] { take_picture(); });
     QImageWriter writer(wish_.screenshot);
     if (writer.write(window_.grab().toImage())) return QApplication::exit(0);
     const bool format = writer.error() == QImageWriter::UnsupportedFormatError;
@@ -91,6 +100,7 @@ int run(int argc, char** argv) {
   QApplication::setOrganizationName("orrery");
   QApplication::setApplicationName("orrery-gui");
   QApplication::setApplicationVersion(ORRERY_VERSION);
+  QTemporaryDir nowhere;  // pictures neither depend on what people have set, nor change it
   QApplication::setStyle(QStyleFactory::create("Fusion"));
   QCommandLineParser parser;
   parser.setApplicationDescription("See how a plan trains: plans, timelines, memory and the network.");
@@ -100,18 +110,24 @@ int run(int argc, char** argv) {
       beside("beside", "timeline or plan to lay beside it", "FILE"), rank("rank", "show this rank", "N"),
       at("at", "show this moment, as 1.23ms", "TIME"),
       page("page", "show this page: " + Window::page_names().join(", "), "NAME"),
+      pane("pane", "bring this pane of the page forward, as ranks", "NAME"),
       screenshot("screenshot", "save a picture of the window and leave", "FILE"),
       size("size", "of the window, as 1440x900", "WIDTHxHEIGHT"), theme("theme", "light or dark", "NAME");
-  parser.addOptions({open, beside, rank, at, page, screenshot, size, theme});
+  parser.addOptions({open, beside, rank, at, page, pane, screenshot, size, theme});
   parser.addPositionalArgument("file", "the same as --open", "[file]");
   if (!parser.parse(QApplication::arguments())) return fail(ExitCode::kUsage, parser.errorText());
   if (parser.isSet("help")) parser.showHelp();
   if (parser.isSet("version")) parser.showVersion();
 
   Wish wish;
+  if (parser.isSet(screenshot)) {
+    QSettings::setDefaultFormat(QSettings::IniFormat);
+    QSettings::setPath(QSettings::IniFormat, QSettings::UserScope, nowhere.path());
+  }
   wish.open = parser.isSet(open) ? parser.value(open) : parser.positionalArguments().value(0);
   wish.beside = parser.value(beside);
   wish.page = parser.value(page);
+  wish.pane = parser.value(pane);
   wish.screenshot = parser.value(screenshot);
   if (!wish.page.isEmpty() && !Window::page_names().contains(wish.page))
     return fail(

@@ -34,6 +34,18 @@ Session::Session(QObject* parent) : QObject(parent) {
 void Session::open(const QString& path) {
   jobs_.start(
       "open", [path = path.toStdString(), data = data_](Job&) { return open_file(path, data); },
+      [this, path](Opened opened) {
+        show(std::move(opened));
+        Q_EMIT this->opened(path);
+      });
+}
+
+void Session::open(const Json& scenario, const QString& from) {
+  jobs_.start(
+      "open",
+      [scenario, from = from.toStdString(), data = data_](Job&) {
+        return open_scenario(scenario, from, data);
+      },
       [this](Opened opened) { show(std::move(opened)); });
 }
 

@@ -65,6 +65,8 @@ class Session : public QObject {
 
   // Replaces what is open. A scenario is planned, a plan simulated, a timeline or a topology shown.
   void open(const QString& path);
+  // A scenario that stands in no file; messages name `from`.
+  void open(const Json& scenario, const QString& from);
   // Lays a timeline, or a plan's, beside the one that is open.
   void open_beside(const QString& path);
   void close_beside();
@@ -77,6 +79,7 @@ class Session : public QObject {
   void lay_beside(const Plan& plan);
 
  Q_SIGNALS:
+  void opened(const QString& path);
   void problem_changed();
   void answer_changed();
   void evaluated_changed();

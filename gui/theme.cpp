@@ -59,18 +59,6 @@ QColor of_number(std::size_t n, bool dark) {
                           dark ? 0.86F : 0.90F);
 }
 
-QColor of_kind(const Theme& t, const std::string& stream, const std::string& segment) {
-  if (stream == "tp") return t.tensor;
-  if (stream == "dp") return t.data;
-  if (stream == "ep") return t.expert;
-  if (stream == "cp") return t.context;
-  if (stream.starts_with("pp")) return t.pipeline;
-  if (segment == "forward") return t.forward;
-  if (segment.starts_with("backward")) return t.backward;
-  if (segment == "optimizer") return t.optimizer;
-  return t.other;
-}
-
 bool has_kinds(const Timeline& t) {
   return std::any_of(t.segments.begin(), t.segments.end(), [](const std::string& s) {
     return s == "forward" || s == "optimizer" || s.starts_with("backward");
@@ -127,6 +115,18 @@ bool shows_classes(const Timeline& t, Colouring colouring) {
 
 }  // namespace
 
+QColor kind_colour(const Theme& t, const std::string& stream, const std::string& segment) {
+  if (stream == "tp") return t.tensor;
+  if (stream == "dp") return t.data;
+  if (stream == "ep") return t.expert;
+  if (stream == "cp") return t.context;
+  if (stream.starts_with("pp")) return t.pipeline;
+  if (segment == "forward") return t.forward;
+  if (segment.starts_with("backward")) return t.backward;
+  if (segment == "optimizer") return t.optimizer;
+  return t.other;
+}
+
 const Theme& light_theme() {
   static const Theme theme = make_light();
   return theme;
@@ -177,7 +177,7 @@ SliceColours::SliceColours(const Theme& theme, const Timeline& timeline, Colouri
     case Colouring::kKind:
       for (const std::string& stream : timeline.streams) {
         for (const std::string& segment : timeline.segments)
-          table_.push_back(of_kind(theme, stream, segment).rgb());
+          table_.push_back(kind_colour(theme, stream, segment).rgb());
       }
       break;
     case Colouring::kMicroBatch:

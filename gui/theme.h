@@ -13,8 +13,8 @@
 
 namespace orrery::gui {
 
-// What a slice is coloured by. Kinds are those of our programs; ops of other software's traces are coloured by
-// their class instead.
+// What a slice is coloured by. Kinds are those of our programs; ops of other software's traces are coloured
+// by their class instead.
 enum class Colouring { kKind, kMicroBatch, kOp, kBound };
 
 struct Theme {
@@ -47,6 +47,9 @@ class SliceColours {
   std::size_t segments_;
   std::vector<QRgb> table_;
 };
+
+// Of what a stream runs in a segment.
+QColor kind_colour(const Theme& theme, const std::string& stream, const std::string& segment);
 
 // What a colour means.
 struct Meaning {

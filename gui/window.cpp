@@ -3,6 +3,7 @@
 
 #include <QApplication>
 #include <QDialog>
+#include <QDockWidget>
 #include <QDragEnterEvent>
 #include <QFileDialog>
 #include <QFileInfo>
@@ -56,7 +57,7 @@ QString words_of(const QString& kind) {
 }  // namespace
 
 QStringList Window::page_names() {
-  return {"plans", "timeline", "memory", "topology", "what-if", "cost", "failures"};
+  return {"start", "plans", "timeline", "memory", "topology", "what-if", "cost", "failures"};
 }
 
 Window::Window(QWidget* parent) : QMainWindow(parent) {
@@ -88,8 +89,11 @@ Window::Window(QWidget* parent) : QMainWindow(parent) {
   pages_->setDocumentMode(true);
   column->addWidget(pages_, 1);
   setCentralWidget(central);
+  start_ = new StartPage(session_);
+  connect(start_, &StartPage::wants_file, this, [this] { choose_and_open(false); });
   plans_ = new PlansPage(session_);
   timeline_ = new TimelinePage(session_);
+  add_page("start", tr("Start"), start_);
   add_page("plans", tr("Plans"), plans_);
   add_page("timeline", tr("Timeline"), timeline_);
   add_page("memory", tr("Memory"), memory_ = new MemoryPage(session_));
@@ -130,6 +134,19 @@ void Window::show_page(const QString& name) {
 
 QString Window::page() const {
   return pages_->currentWidget()->objectName();
+}
+
+QStringList Window::pane_names() const {
+  QStringList out;
+  for (const Panes* p : pages_->currentWidget()->findChildren<Panes*>()) {
+    for (const QDockWidget* dock : p->all()) out << Panes::name_of(dock->windowTitle());
+  }
+  return out;
+}
+
+bool Window::bring_pane(const QString& name) {
+  const auto all = pages_->currentWidget()->findChildren<Panes*>();
+  return std::any_of(all.begin(), all.end(), [&](Panes* p) { return p->bring(name); });
 }
 
 void Window::build_status() {
@@ -210,6 +227,11 @@ void Window::build_menus() {
     add(view, pages_->tabText(i), QKeySequence(QString("Ctrl+%1").arg(i + 1)),
         [this, i] { pages_->setCurrentIndex(i); });
   view->addSeparator();
+  QMenu* panes = view->addMenu(tr("&Panes"));
+  for (const Panes* of : findChildren<Panes*>()) {
+    panes->addSection(pages_->tabText(pages_->indexOf(of->parentWidget())));
+    for (QDockWidget* dock : of->all()) panes->addAction(dock->toggleViewAction());
+  }
   add(view, tr("&Light"), {}, [this] { set_dark(false); });
   add(view, tr("&Dark"), {}, [this] { set_dark(true); });
 
@@ -227,6 +249,8 @@ void Window::build_menus() {
   on_timeline(tr("Zoom out"), "S", [this] { timeline_->zoom(1 / 1.5); });
   on_timeline(tr("Earlier"), "A", [this] { timeline_->pan(-0.15); });
   on_timeline(tr("Later"), "D", [this] { timeline_->pan(0.15); });
+  on_timeline(tr("Back to the part before"), "Alt+Left", [this] { session_.time().back(); });
+  on_timeline(tr("Forward again"), "Alt+Right", [this] { session_.time().forward(); });
   on_timeline(tr("Show what is selected"), "F", [this] { timeline_->show_selection(); });
   on_timeline(tr("Show all"), "Home", [this] { session_.time().change([](TimeAxis& a) { a.show_all(); }); });
   on_timeline(tr("Next slice of the row"), ".", [this] { timeline_->view(0).step(1); });
@@ -236,6 +260,7 @@ void Window::build_menus() {
   on_timeline(tr("Previous found op"), "Shift+N", [this] { timeline_->find_next(-1); });
   on_timeline(tr("Critical path"), "C",
               [this] { timeline_->show_critical_path(!timeline_->critical_path_shown()); });
+  on_timeline(tr("Longest gap of what is shown"), "G", [this] { timeline_->show_longest_gap(); });
   on_timeline(tr("Bookmark this view"), "M", [this] { timeline_->add_bookmark(); });
   on_timeline(tr("Open all rows"), "E", [this] { timeline_->view(0).set_all_open(true); });
   on_timeline(tr("Close all rows"), "Shift+E", [this] { timeline_->view(0).set_all_open(false); });
@@ -296,7 +321,7 @@ void Window::choose_and_export() {
 Table* Window::table_on_page() const {
   Table* best = nullptr;
   for (Table* t : pages_->currentWidget()->findChildren<Table*>()) {
-    if (!t->isVisible() || t->rowCount() == 0) continue;
+    if (t->visibleRegion().isEmpty() || t->rows() == 0) continue;
     if (!best || t->hasFocus()) best = t;
   }
   return best;
@@ -349,6 +374,8 @@ void Window::restore_state() {
     if (!s->objectName().isEmpty())
       s->restoreState(settings.value("splitters/" + s->objectName()).toByteArray());
   }
+  for (Panes* p : findChildren<Panes*>())
+    p->restoreState(settings.value("panes/" + p->objectName()).toByteArray());
 }
 
 void Window::save_state() const {
@@ -357,6 +384,7 @@ void Window::save_state() const {
   for (const QSplitter* s : findChildren<QSplitter*>()) {
     if (!s->objectName().isEmpty()) settings.setValue("splitters/" + s->objectName(), s->saveState());
   }
+  for (const Panes* p : findChildren<Panes*>()) settings.setValue("panes/" + p->objectName(), p->saveState());
 }
 
 void Window::closeEvent(QCloseEvent* event) {

@@ -14,6 +14,7 @@
 #include "gui/memory/page.h"
 #include "gui/plans/page.h"
 #include "gui/session.h"
+#include "gui/start/page.h"
 #include "gui/timeline/page.h"
 #include "gui/topology/page.h"
 #include "gui/what_if/page.h"
@@ -28,6 +29,7 @@ class Window : public QMainWindow {
   ~Window() override;
 
   Session& session() { return session_; }
+  StartPage& start() { return *start_; }
   PlansPage& plans() { return *plans_; }
   TimelinePage& timeline() { return *timeline_; }
   MemoryPage& memory() { return *memory_; }
@@ -36,10 +38,13 @@ class Window : public QMainWindow {
   CostPage& cost() { return *cost_; }
   FailuresPage& failures() { return *failures_; }
 
-  // Names of pages, as on the command line: "plans", "timeline", ...
+  // Names of pages, as on the command line: "start", "plans", ...
   static QStringList page_names();
   void show_page(const QString& name);
   QString page() const;
+  // Of the page that is shown.
+  QStringList pane_names() const;
+  bool bring_pane(const QString& name);  // false: it has none of that name
   // A picture (.png, .svg), a table (.csv) or the timeline (.json, .timeline) of what is shown, by the
   // suffix. Throws Error; large timelines are written by a job.
   void export_to(const QString& path);
@@ -67,6 +72,7 @@ class Window : public QMainWindow {
 
   Session session_;
   QTabWidget* pages_;
+  StartPage* start_;
   PlansPage* plans_;
   TimelinePage* timeline_;
   MemoryPage* memory_;

@@ -59,7 +59,8 @@ CostPage::CostPage(Session& session, QWidget* parent) : QWidget(parent), session
   split->setObjectName("cost columns");
   auto* left = new QSplitter(Qt::Vertical);
   intervals_ = new IntervalChart(tr("How sure"));
-  table_ = new Table(tr("Costs"), {tr("#"), tr("plan"), tr("low"), tr("predicted"), tr("high")});
+  table_ = new Table(tr("Costs"), {tr("#"), tr("plan"), tr("low"), tr("predicted"), tr("high")},
+                     tr("Plan a scenario with tokens and prices to see what it costs."));
   left->addWidget(intervals_);
   left->addWidget(table_);
   left->setSizes({420, 240});

@@ -68,13 +68,14 @@ FailuresPage::FailuresPage(Session& session, QWidget* parent) : QWidget(parent),
   life_ = new LifeView;
   in_left->addWidget(life_, 1);
   below->addWidget(left);
-  stops_ = new Table(tr("Stops"), {tr("day"), tr("why"), tr("down"), tr("lost work")});
+  stops_ = new Table(tr("Stops"), {tr("day"), tr("why"), tr("down"), tr("lost work")},
+                     tr("Stops of the run come here once its plan was looked into."));
   below->addWidget(stops_);
   below->setSizes({900, 460});
   rows->addWidget(below);
   rows->setSizes({300, 460});
   column->addWidget(rows, 1);
-  connect(stops_, &QTableWidget::itemSelectionChanged, this, [this] { life_->mark(stops_->selected()); });
+  connect(stops_, &Table::selection_changed, this, [this] { life_->mark(stops_->selected()); });
   connect(&session_, &Session::evaluated_changed, this, &FailuresPage::evaluated_changed);
   refresh();
 }

@@ -39,7 +39,8 @@ MemoryPage::MemoryPage(Session& session, QWidget* parent) : QWidget(parent), ses
   words_->setTextInteractionFlags(Qt::TextSelectableByMouse);
   in_below->addWidget(words_);
   buffers_ = new Table(tr("Buffers at the peak"),
-                       {tr("buffer"), tr("class"), tr("copies"), tr("bytes"), tr("share of the peak, %")});
+                       {tr("buffer"), tr("class"), tr("copies"), tr("bytes"), tr("share of the peak, %")},
+                       tr("Click a row of the picture to see what makes its peak."));
   in_below->addWidget(buffers_, 1);
   split->addWidget(below);
   split->setSizes({520, 260});

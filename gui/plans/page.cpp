@@ -4,7 +4,6 @@
 #include <QEvent>
 #include <QHBoxLayout>
 #include <QHeaderView>
-#include <QSplitter>
 #include <QVBoxLayout>
 #include <algorithm>
 #include <array>
@@ -16,6 +15,9 @@ namespace orrery::gui {
 namespace {
 
 constexpr std::array kHow{"simulated", "estimated", "too large"};
+std::vector<QColor> how_colours(const Theme& t) {
+  return {t.forward, t.tensor, t.pipeline};
+}
 
 // What a trade-off can be between.
 struct Measure {
@@ -60,20 +62,10 @@ PlansPage::PlansPage(Session& session, QWidget* parent) : QWidget(parent), sessi
   headline_->setWordWrap(true);
   headline_->setTextInteractionFlags(Qt::TextSelectableByMouse);
   layout->addWidget(headline_);
-  auto* columns = new QSplitter(Qt::Horizontal);
-  columns->setObjectName("plans columns");
-  auto* left = new QSplitter(Qt::Vertical);
-  left->setObjectName("plans left");
   auto* top = new QWidget;
-  auto* bottom = new QWidget;
   build_table(top);
-  build_details(bottom);
-  left->addWidget(top);
-  left->addWidget(bottom);
-  left->setSizes({420, 260});
-  auto* right = new QWidget;
-  auto* charts = new QVBoxLayout(right);
-  charts->setContentsMargins(8, 0, 0, 0);
+  panes_ = new Panes("plans panes", top);
+  build_details();
   auto* choice = new QHBoxLayout;
   x_ = new QComboBox;
   y_ = new QComboBox;
@@ -84,23 +76,30 @@ PlansPage::PlansPage(Session& session, QWidget* parent) : QWidget(parent), sessi
     y_->addItem(tr(m.title));
   }
   y_->setCurrentIndex(1);
-  choice->addWidget(new QLabel(tr("Trade-off:")));
+  choice->addWidget(new QLabel(tr("Across:")));
   choice->addWidget(x_);
   choice->addWidget(new QLabel(tr("against")));
   choice->addWidget(y_);
   choice->addStretch(1);
-  charts->addLayout(choice);
+  auto* of_two = new QWidget;
+  auto* in_two = new QVBoxLayout(of_two);
+  in_two->setContentsMargins(0, 6, 0, 0);
+  in_two->addLayout(choice);
   trade_off_ = new ScatterChart(tr("Trade-off between plans"));
+  in_two->addWidget(trade_off_, 1);
+  parallel_ = new ParallelChart;
   breakdown_ = new StackedBarChart(tr("Where the step goes"));
-  charts->addWidget(trade_off_, 3);
-  charts->addWidget(breakdown_, 2);
-  columns->addWidget(left);
-  columns->addWidget(right);
-  columns->setSizes({900, 480});
-  layout->addWidget(columns, 1);
+  panes_->add(tr("Trade-off"), of_two, Qt::RightDockWidgetArea);
+  panes_->add(tr("All degrees"), parallel_, Qt::RightDockWidgetArea);
+  panes_->add(tr("Where the step goes"), breakdown_, Qt::RightDockWidgetArea, Panes::Among::kUnder);
+  panes_->set_size(Qt::RightDockWidgetArea, 480);
+  panes_->set_size(Qt::BottomDockWidgetArea, 260);
+  layout->addWidget(panes_, 1);
   connect(&session_, &Session::answer_changed, this, &PlansPage::answer_changed);
   connect(x_, &QComboBox::currentIndexChanged, this, &PlansPage::show_trade_off);
   connect(y_, &QComboBox::currentIndexChanged, this, &PlansPage::show_trade_off);
+  connect(parallel_, &ParallelChart::picked, this, [this](int n) { table_->select_number(n); });
+  connect(parallel_, &ParallelChart::kept_changed, this, [this] { table_->set_wanted(parallel_->kept()); });
   connect(trade_off_, &ScatterChart::picked, this, [this](int n) { table_->select_number(n); });
 }
 
@@ -122,44 +121,48 @@ void PlansPage::build_table(QWidget* into) {
   bar->addWidget(look_);
   bar->addWidget(beside_);
   column->addLayout(bar);
-  table_ = new Table(tr("Plans"), {tr("plan"), tr("how"), tr("step, s"), tr("tokens/s"), tr("MFU, %"),
-                                   tr("GiB"), tr("fits, %"), tr("days"), tr("USD"), tr("note")});
+  table_ = new Table(tr("Plans"),
+                     {tr("plan"), tr("how"), tr("step, s"), tr("tokens/s"), tr("MFU, %"), tr("GiB"),
+                      tr("fits, %"), tr("days"), tr("USD"), tr("note")},
+                     tr("Plans come here once a scenario was opened and searched."));
   column->addWidget(table_, 1);
-  connect(filter_, &QLineEdit::textChanged, this, &PlansPage::apply_filter);
-  connect(table_, &QTableWidget::itemSelectionChanged, this, &PlansPage::selection_changed);
-  connect(table_, &QTableWidget::cellDoubleClicked, this, [this] { look_->click(); });
+  connect(filter_, &QLineEdit::textChanged, table_, &Table::set_filter);
+  connect(table_, &Table::selection_changed, this, &PlansPage::selection_changed);
+  connect(table_, &Table::double_clicked_number, this, [this] { look_->click(); });
   connect(look_, &QPushButton::clicked, this, [this] {
     if (const int n = table_->selected(); n >= 0)
       session_.look_into(found_[static_cast<std::size_t>(n)].plan);
   });
   connect(beside_, &QPushButton::clicked, this, [this] {
-    const auto rows = selected();
+    const auto rows = table_->selected_numbers();
     if (!rows.empty()) session_.lay_beside(found_[static_cast<std::size_t>(rows.back())].plan);
   });
 }
 
-void PlansPage::build_details(QWidget* into) {
-  auto* column = new QVBoxLayout(into);
-  column->setContentsMargins(0, 0, 0, 0);
-  details_ = new QTabWidget;
-  details_->setDocumentMode(true);
+void PlansPage::build_details() {
   why_ = new QTextBrowser;
   why_->setFrameShape(QFrame::NoFrame);
   why_->setAccessibleName(tr("Why the best plan is the best"));
-  why_not_ = new Table(tr("Why not"), {tr("plan"), tr("would take, s"), tr("why not")});
+  why_not_ = new Table(tr("Why not"), {tr("plan"), tr("would take, s"), tr("why not")},
+                       tr("Plans that were looked at and left out come here."));
   memory_ = new Table(tr("Memory by stage, GiB"),
                       {tr("stage"), tr("total"), tr("parameters"), tr("gradients"), tr("optimizer"),
-                       tr("activations"), tr("workspace"), tr("communication"), tr("overhead")});
+                       tr("activations"), tr("workspace"), tr("communication"), tr("overhead")},
+                      tr("Select a simulated plan to see what its stages hold."));
   comparison_ = new Table(tr("Comparison of two plans"),
-                          {tr("measure"), tr("first"), tr("second"), tr("second / first")});
+                          {tr("measure"), tr("first"), tr("second"), tr("second / first")},
+                          tr("Select two plans in the table above (Ctrl + click) to compare them."));
   helps_ =
-      new Table(tr("What would help"), {tr("change"), tr("step, s"), tr("speedup"), tr("best plan then")});
-  details_->addTab(why_, tr("Why"));
-  details_->addTab(why_not_, tr("Why not"));
-  details_->addTab(memory_, tr("Memory"));
-  details_->addTab(comparison_, tr("Compare"));
-  details_->addTab(helps_, tr("What would help"));
-  column->addWidget(details_);
+      new Table(tr("What would help"), {tr("change"), tr("step, s"), tr("speedup"), tr("best plan then")},
+                tr("What a faster network, more memory or more nodes would bring comes here."));
+  const auto below = [this](const QString& title, QWidget* content) {
+    panes_->add(title, content, Qt::BottomDockWidgetArea);
+  };
+  below(tr("Why"), why_);
+  below(tr("Why not"), why_not_);
+  below(tr("Memory"), memory_);
+  below(tr("Compare"), comparison_);
+  below(tr("What would help"), helps_);
 }
 
 void PlansPage::answer_changed() {
@@ -193,6 +196,7 @@ void PlansPage::answer_changed() {
   fill_table();
   fill_why();
   show_trade_off();
+  show_parallel();
   if (!found_.empty()) table_->select_number(0);
 }
 
@@ -211,7 +215,6 @@ void PlansPage::fill_table() {
                     QString::fromStdString(f.note)});
   }
   table_->fill(rows);
-  apply_filter();
 }
 
 void PlansPage::fill_why() {
@@ -240,33 +243,16 @@ void PlansPage::fill_why() {
   helps_->fill(helps);
 }
 
-void PlansPage::apply_filter() {
-  const QStringList words = filter_->text().split(' ', Qt::SkipEmptyParts);
-  for (int r = 0; r < table_->rowCount(); ++r) {
-    QString line;
-    for (int c = 0; c < table_->columnCount(); ++c) line += table_->item(r, c)->text() + ' ';
-    const bool all = std::all_of(words.begin(), words.end(),
-                                 [&](const QString& w) { return line.contains(w, Qt::CaseInsensitive); });
-    table_->setRowHidden(r, !all);
-  }
-}
-
-std::vector<int> PlansPage::selected() const {
-  std::vector<int> out;
-  for (const QModelIndex& i : table_->selectionModel()->selectedRows())
-    out.push_back(table_->number(i.row()));
-  return out;
-}
-
 void PlansPage::selection_changed() {
-  const std::vector<int> rows = selected();
+  const std::vector<int> rows = table_->selected_numbers();
   trade_off_->mark(rows);
+  parallel_->mark(rows);
   show_breakdown(rows);
   show_memory(rows);
   show_comparison(rows);
   look_->setEnabled(!rows.empty());
   beside_->setEnabled(!rows.empty() && session_.run(0) != nullptr);
-  if (rows.size() == 2) details_->setCurrentWidget(comparison_);
+  if (rows.size() == 2) panes_->bring(comparison_);
 }
 
 void PlansPage::show_breakdown(const std::vector<int>& rows) {
@@ -291,7 +277,8 @@ void PlansPage::show_breakdown(const std::vector<int>& rows) {
 void PlansPage::changeEvent(QEvent* event) {
   if (event->type() == QEvent::PaletteChange) {
     show_trade_off();
-    show_breakdown(selected());
+    show_parallel();
+    show_breakdown(table_->selected_numbers());
   }
   QWidget::changeEvent(event);
 }
@@ -339,6 +326,40 @@ void PlansPage::show_comparison(const std::vector<int>& rows) {
   comparison_->fill(lines);
 }
 
+void PlansPage::show_parallel() {
+  using Of = double (*)(const Found&);
+  struct Degree {
+    const char* title;
+    int decimals;
+    Of of;
+  };
+  static constexpr std::array kAxes{
+      Degree{"TP", 0, [](const Found& f) { return static_cast<double>(f.plan.tp); }},
+      Degree{"CP", 0, [](const Found& f) { return static_cast<double>(f.plan.cp); }},
+      Degree{"EP", 0, [](const Found& f) { return static_cast<double>(f.plan.ep); }},
+      Degree{"PP", 0, [](const Found& f) { return static_cast<double>(f.plan.pp); }},
+      Degree{"VPP", 0, [](const Found& f) { return static_cast<double>(f.plan.vpp); }},
+      Degree{"DP", 0, [](const Found& f) { return static_cast<double>(f.plan.dp); }},
+      Degree{"micro-batch", 0, [](const Found& f) { return static_cast<double>(f.plan.micro_batch); }},
+      Degree{"ZeRO", 0, [](const Found& f) { return static_cast<double>(f.plan.zero); }},
+      Degree{"MFU, %", 1, [](const Found& f) { return 100 * f.mfu; }},
+      Degree{"GiB", 1, [](const Found& f) { return f.gib; }},
+      Degree{"fits, %", 0, [](const Found& f) { return 100 * f.fits; }},
+      Degree{"USD", 0, [](const Found& f) { return f.dollars; }},
+      Degree{"step, s", 2, [](const Found& f) { return f.step_s; }}};
+  const Theme theme = Theme::of(palette());
+  std::vector<ParallelChart::Axis> axes;
+  for (const Degree& d : kAxes) {
+    axes.push_back({tr(d.title), {}, d.decimals});
+    for (const Found& f : found_) axes.back().values.push_back(d.of(f));
+  }
+  std::vector<ParallelChart::Line> lines;
+  for (std::size_t i = 0; i < found_.size(); ++i)
+    lines.push_back({static_cast<int>(i), how_colours(theme)[static_cast<std::size_t>(found_[i].how)]});
+  parallel_->set(std::move(axes), std::move(lines));
+  parallel_->mark(table_->selected_numbers());
+}
+
 void PlansPage::show_trade_off() {
   const Measure &x = kMeasures[static_cast<std::size_t>(x_->currentIndex())],
                 &y = kMeasures[static_cast<std::size_t>(y_->currentIndex())];
@@ -350,9 +371,9 @@ void PlansPage::show_trade_off() {
          QString("%1\n%2 s, %3 GiB")
              .arg(QString::fromStdString(short_name(f.plan)), number(f.step_s, 3), number(f.gib, 1))});
   }
-  trade_off_->set(std::move(points), {tr("simulated"), tr("estimated"), tr("too large")},
-                  {theme.forward, theme.tensor, theme.pipeline}, tr(x.title), tr(y.title));
-  trade_off_->mark(selected());
+  trade_off_->set(std::move(points), {tr("simulated"), tr("estimated"), tr("too large")}, how_colours(theme),
+                  tr(x.title), tr(y.title));
+  trade_off_->mark(table_->selected_numbers());
 }
 
 }  // namespace orrery::gui

@@ -8,11 +8,12 @@
 #include <QLabel>
 #include <QLineEdit>
 #include <QPushButton>
-#include <QTabWidget>
 #include <QTextBrowser>
 #include <QWidget>
 
 #include "gui/charts.h"
+#include "gui/panes.h"
+#include "gui/plans/parallel.h"
 #include "gui/session.h"
 #include "gui/tables.h"
 
@@ -38,6 +39,7 @@ class PlansPage : public QWidget {
 
   Table& table() { return *table_; }
   ScatterChart& trade_off() { return *trade_off_; }
+  ParallelChart& parallel() { return *parallel_; }
   const Table& comparison() const { return *comparison_; }
   QLineEdit& filter() { return *filter_; }
 
@@ -46,17 +48,16 @@ class PlansPage : public QWidget {
 
  private:
   void build_table(QWidget* into);
-  void build_details(QWidget* into);
+  void build_details();
   void answer_changed();
   void fill_table();
   void fill_why();
-  void apply_filter();
   void selection_changed();
   void show_breakdown(const std::vector<int>& selected);
   void show_comparison(const std::vector<int>& selected);
   void show_memory(const std::vector<int>& selected);
   void show_trade_off();
-  std::vector<int> selected() const;
+  void show_parallel();
 
   Session& session_;
   std::vector<Found> found_;
@@ -64,10 +65,11 @@ class PlansPage : public QWidget {
   QLineEdit* filter_;
   Table *table_, *why_not_, *memory_, *comparison_, *helps_;
   QTextBrowser* why_;
-  QTabWidget* details_;
+  Panes* panes_;
   QPushButton *look_, *beside_;
   QComboBox *x_, *y_;
   ScatterChart* trade_off_;
+  ParallelChart* parallel_;
   StackedBarChart* breakdown_;
 };
 

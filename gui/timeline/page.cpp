@@ -2,6 +2,7 @@
 #include "gui/timeline/page.h"
 
 #include <QHBoxLayout>
+#include <QScrollBar>
 #include <QVBoxLayout>
 #include <algorithm>
 
@@ -41,9 +42,9 @@ TimelinePage::TimelinePage(Session& session, QWidget* parent) : QWidget(parent),
   layout->setContentsMargins(0, 0, 0, 0);
   layout->setSpacing(0);
   build_bar();
-  auto* split = new QSplitter(Qt::Vertical);
-  split->setObjectName("timeline split");
   stack_ = new QSplitter(Qt::Vertical);
+  stack_->setObjectName("timeline stack");
+  overview_ = new Overview(session_.time());
   for (std::size_t i = 0; i < views_.size(); ++i) {
     views_[i] = new TimelineView(session_.time());
     views_[i]->setObjectName(i == 0 ? "timeline" : "timeline beside");
@@ -55,13 +56,21 @@ TimelinePage::TimelinePage(Session& session, QWidget* parent) : QWidget(parent),
   }
   views_[1]->hide();
   setFocusProxy(views_[0]);
+  overview_->set_sides(views_[0]->label_width(), views_[0]->verticalScrollBar()->sizeHint().width());
+  auto* central = new QWidget;
+  auto* rows = new QVBoxLayout(central);
+  rows->setContentsMargins(0, 0, 0, 0);
+  rows->setSpacing(0);
+  rows->addWidget(overview_);
+  rows->addWidget(stack_, 1);
+  panes_ = new Panes("timeline panes", central);
   build_details();
-  split->addWidget(stack_);
-  split->addWidget(details_);
-  split->setStretchFactor(0, 3);
-  split->setStretchFactor(1, 1);
-  split->setSizes({520, 220});
-  layout->addWidget(split, 1);
+  layout->addWidget(panes_, 1);
+  soon_.setSingleShot(true);
+  soon_.setInterval(120);
+  connect(&soon_, &QTimer::timeout, this, &TimelinePage::sum_up);
+  connect(&session_.time(), &TimeView::axis_changed, this, &TimelinePage::sum_up_soon);
+  connect(&session_.time(), &TimeView::selection_changed, this, &TimelinePage::sum_up_soon);
   connect(&session_, &Session::runs_changed, this, &TimelinePage::runs_changed);
 }
 
@@ -135,9 +144,12 @@ void TimelinePage::runs_changed() {
     path_button_->setChecked(false);
     session_.jobs().cancel("statistics");
     clear_details();
+    overview_->set_bins({}, Time{0}, Time{0});
     fill_groupings();
+    fill_measures();
     show_legend();
     load_bookmarks();
+    sum_up_soon();
     if (!search_->text().isEmpty()) find(search_->text());
   }
   compare_runs();
@@ -153,19 +165,29 @@ void TimelinePage::find_bins(std::size_t which) {
     const Row& row = *view.rows().roots()[i];
     if (row.parts.size() > kManyParts) wanted[i] = row.parts;
   }
-  if (wanted.empty()) return;
+  std::vector<Row::Part> all;  // of the strip
+  if (which == 0 && overview_->bins().empty()) all = view.rows().computing();
+  if (wanted.empty() && all.empty()) return;
+  struct Bins {
+    std::map<std::size_t, std::vector<float>> by_root;
+    std::vector<float> all;
+  };
   session_.jobs().start(
       kind,
-      [run = view.run(), wanted](Job& job) {
-        std::map<std::size_t, std::vector<float>> bins;
+      [run = view.run(), wanted, all](Job& job) {
+        Bins bins;
         for (const auto& [root, parts] : wanted) {
           if (job.cancelled()) throw Job::Cancelled{};
-          bins[root] = bins_of(run->lanes, parts);
+          bins.by_root[root] = bins_of(run->lanes, parts);
         }
+        if (!all.empty()) bins.all = bins_of(run->lanes, all);
         return bins;
       },
-      [this, which](std::map<std::size_t, std::vector<float>> bins) {
-        views_[which]->set_bins(std::move(bins));
+      [this, which](Bins bins) {
+        views_[which]->set_bins(std::move(bins.by_root));
+        if (bins.all.empty()) return;
+        const sim::Lanes& lanes = views_[0]->run()->lanes;
+        overview_->set_bins(std::move(bins.all), lanes.begin(), lanes.end());
       });
 }
 
@@ -272,7 +294,7 @@ void TimelinePage::show_critical_path(bool show) {
         slice_->setHtml(tr("<p>Critical path: %L1 ops, %2 of them running, %3 in gaps between them.</p>")
                             .arg(path.size())
                             .arg(text(run->lanes.end() - run->lanes.begin() - path_gaps_), text(path_gaps_)));
-        details_->setCurrentWidget(slice_);
+        panes_->bring(slice_);
       });
 }
 

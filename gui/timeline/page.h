@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The timeline page: one run, or two stacked over one axis of time; what rows and colours mean, search, the
-// critical path; below, what is selected, what differs, and bookmarks.
+// critical path; a strip of the whole run; in panes, what is selected, where the time goes by layer, what
+// each rank did, what differs and why, bookmarks.
 #pragma once
 
 #include <QComboBox>
 #include <QLabel>
 #include <QLineEdit>
 #include <QSplitter>
-#include <QTabWidget>
 #include <QTextBrowser>
+#include <QTimer>
 #include <QToolButton>
 #include <QWidget>
 #include <array>
 
 #include "gui/legend.h"
+#include "gui/panes.h"
 #include "gui/session.h"
 #include "gui/tables.h"
+#include "gui/timeline/op_tree_view.h"
+#include "gui/timeline/overview.h"
+#include "gui/timeline/rank_map.h"
 #include "gui/timeline/view.h"
+#include "sim/analysis/causes.h"
 #include "sim/analysis/twins.h"
 #include "sim/calibration/compare.h"
 
@@ -30,6 +36,12 @@ class TimelinePage : public QWidget {
   explicit TimelinePage(Session& session, QWidget* parent = nullptr);
 
   TimelineView& view(std::size_t which) { return *views_[which]; }
+  Overview& overview() { return *overview_; }
+  RankMap& rank_map() { return *rank_map_; }
+  QComboBox& rank_measure() { return *rank_measure_; }
+  OpTreeView& op_tree() { return *op_tree_; }
+  // Whether what the panes show follows what is looked at.
+  bool settled() const { return !soon_.isActive(); }
   // What a user does by key or menu.
   void zoom(double factor);
   void pan(double share_of_width);
@@ -39,12 +51,15 @@ class TimelinePage : public QWidget {
   void show_critical_path(bool show);
   bool critical_path_shown() const { return path_button_->isChecked(); }
   void add_bookmark();
+  // Of compute, in what is selected or else shown.
+  void show_longest_gap();
   // Either may be left out.
   void go_to(std::optional<Time> at, std::int64_t rank);
   void focus_search();
 
   const Table& statistics() const { return *statistics_; }
   const Table& differences() const { return *differences_; }
+  const Table& causes() const { return *causes_; }
   const Table& bookmarks() const { return *bookmarks_; }
   std::size_t hits() const { return hits_.size(); }
   QString hit_text() const { return hit_label_->text(); }
@@ -53,17 +68,25 @@ class TimelinePage : public QWidget {
  private:
   void build_bar();
   void build_details();
+  QWidget* build_op_tree();
+  QWidget* build_rank_map();
   void clear_details();
   void runs_changed();
   void find_meetings(std::size_t which);
   void find_bins(std::size_t which);
   void fill_groupings();
+  void fill_measures();
   void show_legend();
   void show_slice(std::size_t which, std::size_t slice);
   void show_part(std::size_t which, const sim::Part& part);
   void show_statistics(const sim::Statistics& statistics, const Timeline& timeline);
   void compare_runs();
   void show_difference(const sim::Comparison& comparison);
+  void show_causes(const std::vector<sim::Cause>& causes);
+  // What is selected, or else shown; and sums over it.
+  TimeView::Range shown_range() const;
+  void sum_up_soon();
+  void sum_up();
   void emphasise();
   void load_bookmarks();
   void save_bookmarks() const;
@@ -77,14 +100,21 @@ class TimelinePage : public QWidget {
   Session& session_;
   QSplitter* stack_;
   std::array<TimelineView*, 2> views_;
+  Overview* overview_;
   QComboBox *grouping_, *colouring_;
   QLineEdit* search_;
   QLabel *hit_label_, *part_label_, *difference_label_;
   QToolButton* path_button_;
   Legend* legend_;
-  QTabWidget* details_;
+  Panes* panes_;
   QTextBrowser* slice_;
-  Table *statistics_, *differences_, *bookmarks_;
+  QWidget *part_pane_, *difference_pane_;
+  Table *statistics_, *differences_, *causes_, *bookmarks_;
+  OpTreeView* op_tree_;
+  QToolButton* layers_apart_;
+  RankMap* rank_map_;
+  QComboBox* rank_measure_;
+  QTimer soon_;                      // sums follow the part that is shown, not every step on the way
   std::vector<std::uint32_t> hits_;  // slices of the first run that the search found, in order of time
   std::ptrdiff_t hit_ = -1;
   std::vector<std::vector<sim::Link>> path_;  // of the first run, by lane

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What stands below a timeline: the selected slice, sums over a part, how two runs differ, bookmarks.
+// What stands in panes below a timeline: the selected slice, sums over a part, by layer and by rank, how two
+// runs differ and why, bookmarks.
+#include <QDockWidget>
+#include <QHBoxLayout>
+#include <QScrollArea>
 #include <QSettings>
 #include <QVBoxLayout>
 #include <algorithm>
@@ -18,12 +22,9 @@ QString percent(Time part, Time whole) {
 }  // namespace
 
 void TimelinePage::build_details() {
-  details_ = new QTabWidget;
-  details_->setDocumentMode(true);
   slice_ = new QTextBrowser;
   slice_->setAccessibleName(tr("Selected slice"));
   slice_->setFrameShape(QFrame::NoFrame);
-  details_->addTab(slice_, tr("Slice"));
 
   const auto with_label = [this](QLabel*& label, Table* table) {
     auto* page = new QWidget;
@@ -38,20 +39,38 @@ void TimelinePage::build_details() {
   };
   statistics_ =
       new Table(tr("Statistics of the selection"),
-                {tr("op"), tr("stream"), tr("count"), tr("working"), tr("waiting"), tr("bytes"), tr("rate")});
-  details_->addTab(with_label(part_label_, statistics_), tr("Selection"));
-  differences_ =
-      new Table(tr("Difference of the two runs"), {tr("op"), tr("limited by"), tr("count"), tr("above"),
-                                                   tr("below"), tr("below - above"), tr("above / below")});
-  details_->addTab(with_label(difference_label_, differences_), tr("Difference"));
-  bookmarks_ = new Table(tr("Bookmarks"), {tr("bookmark"), tr("from"), tr("to")});
-  details_->addTab(bookmarks_, tr("Bookmarks"));
-  connect(bookmarks_, &QTableWidget::cellClicked, this, [this](int row, int) {
-    const int n = bookmarks_->number(row);
+                {tr("op"), tr("stream"), tr("count"), tr("working"), tr("waiting"), tr("bytes"), tr("rate")},
+                tr("What ran in the part that you drag over comes here, the longest first."));
+  part_pane_ = with_label(part_label_, statistics_);
+  differences_ = new Table(tr("Difference of the two runs"),
+                           {tr("op"), tr("limited by"), tr("count"), tr("above"), tr("below"),
+                            tr("below - above"), tr("above / below")},
+                           tr("Lay a second run beside the first (Ctrl + B) to see what differs."));
+  difference_pane_ = with_label(difference_label_, differences_);
+  causes_ = new Table(tr("Why the two runs differ"),
+                      {tr("a process, on average"), tr("above"), tr("below"), tr("below - above")},
+                      tr("Lay a second run beside the first (Ctrl + B) to see why they differ."));
+  bookmarks_ = new Table(tr("Bookmarks"), {tr("bookmark"), tr("from"), tr("to")},
+                         tr("Press M to keep the part of time that is shown, or selected."));
+  const auto below = [this](const QString& title, QWidget* content) {
+    panes_->add(title, content, Qt::BottomDockWidgetArea);
+  };
+  below(tr("Slice"), slice_);
+  below(tr("Selection"), part_pane_);
+  below(tr("By layer"), build_op_tree());
+  below(tr("Ranks"), build_rank_map());
+  below(tr("Difference"), difference_pane_);
+  below(tr("Why they differ"), causes_);
+  below(tr("Bookmarks"), bookmarks_);
+  // What nobody sees is not summed up.
+  for (QDockWidget* dock : panes_->all())
+    connect(dock, &QDockWidget::visibilityChanged, this, &TimelinePage::sum_up_soon);
+  connect(bookmarks_, &Table::clicked_number, this, [this](int n) {
     if (n < 0) return;
     const Bookmark& b = bookmarked_[static_cast<std::size_t>(n)];
     session_.time().change([&](TimeAxis& a) { a.show(b.from, b.to); });
   });
+  panes_->set_size(Qt::BottomDockWidgetArea, 230);
   clear_details();
 }
 
@@ -105,7 +124,7 @@ void TimelinePage::show_slice(std::size_t which, std::size_t slice) {
     }
   }
   slice_->setHtml(html + "</table>");
-  details_->setCurrentWidget(slice_);
+  panes_->bring(slice_);
 }
 
 void TimelinePage::show_part(std::size_t which, const sim::Part& part) {
@@ -113,6 +132,31 @@ void TimelinePage::show_part(std::size_t which, const sim::Part& part) {
   session_.jobs().start(
       "statistics", [run, part](Job&) { return sim::statistics(run->lanes, part); },
       [this, run](const sim::Statistics& s) { show_statistics(s, run->timeline()); });
+}
+
+void TimelinePage::show_longest_gap() {
+  const RunPtr run = session_.run(0);
+  if (!run) return;
+  const TimeView::Range shown = shown_range();
+  session_.jobs().start(
+      "statistics",
+      [run, part = sim::whole(run->lanes, shown.first, shown.second)](Job&) {
+        return sim::statistics(run->lanes, part);
+      },
+      [this, run](const sim::Statistics& s) {
+        if (run != session_.run(0) || !s.longest_gap) return;
+        const sim::Gap& gap = *s.longest_gap;
+        TimeView& time = session_.time();
+        time.select(TimeView::Range{gap.from, gap.to});
+        time.change([&](TimeAxis& a) { a.show(gap.from - gap.length(), gap.to + gap.length()); });
+        views_[0]->reveal(gap.rank, -1, 0);
+        show_part(0, {{gap.rank}, gap.from, gap.to});
+      });
+}
+
+TimeView::Range TimelinePage::shown_range() const {
+  const TimeView& time = session_.time();
+  return time.selection() ? *time.selection() : TimeView::Range{time.axis().from(), time.axis().to()};
 }
 
 void TimelinePage::show_statistics(const sim::Statistics& s, const Timeline& timeline) {
@@ -123,7 +167,12 @@ void TimelinePage::show_statistics(const sim::Statistics& s, const Timeline& tim
       tr("<b>compute %1</b> of %2 (all rows together) · communication not hidden by compute %3, "
          "hidden %4 · compute waited for: %5")
           .arg(percent(s.compute, s.window), text(s.window), text(s.exposed), text(s.hidden),
-               idle.isEmpty() ? tr("nothing") : idle.join(", ")));
+               idle.isEmpty() ? tr("nothing") : idle.join(", ")) +
+      (s.longest_gap ? tr(" · longest gap %1 on %2, for %3 (G shows it)")
+                           .arg(text(s.longest_gap->length()),
+                                Rows::process_label(timeline, s.longest_gap->rank).toHtmlEscaped(),
+                                QString::fromStdString(s.longest_gap->cause).toHtmlEscaped())
+                     : QString()));
   std::vector<std::vector<Cell>> rows;
   for (const sim::KindStatistics& k : s.kinds) {
     const QString bytes = k.payload > 0 ? QString::fromStdString(format(Bytes{k.payload})) : QString();
@@ -137,18 +186,29 @@ void TimelinePage::show_statistics(const sim::Statistics& s, const Timeline& tim
                     {rate, k.bytes_per_s()}});
   }
   statistics_->fill(rows);
-  details_->setCurrentIndex(1);
+  panes_->bring(part_pane_);
 }
 
 void TimelinePage::compare_runs() {
   session_.jobs().cancel("compare");
   differences_->fill({});
+  causes_->fill({});
   difference_label_->setText(tr("Lay a second run beside the first to see what differs."));
   const RunPtr a = session_.run(0), b = session_.run(1);
   if (!a || !b) return;
+  struct Both {
+    sim::Comparison ops;
+    std::vector<sim::Cause> causes;
+  };
   session_.jobs().start(
-      "compare", [a, b](Job&) { return sim::compare(a->timeline(), b->timeline()); },
-      [this](const sim::Comparison& c) { show_difference(c); });
+      "compare",
+      [a, b](Job&) {
+        return Both{sim::compare(a->timeline(), b->timeline()), sim::causes(a->lanes, b->lanes)};
+      },
+      [this](const Both& both) {
+        show_causes(both.causes);
+        show_difference(both.ops);
+      });
 }
 
 void TimelinePage::show_difference(const sim::Comparison& c) {
@@ -173,7 +233,122 @@ void TimelinePage::show_difference(const sim::Comparison& c) {
                      op.measured_s > 0 ? op.predicted_s / op.measured_s : 0}});
   }
   differences_->fill(rows);
-  details_->setCurrentIndex(2);
+  panes_->bring(difference_pane_);
+}
+
+void TimelinePage::show_causes(const std::vector<sim::Cause>& causes) {
+  std::vector<std::vector<Cell>> rows;
+  const auto add = [&](const QString& name, double first, double second) {
+    const double more = second - first;
+    rows.push_back({name,
+                    {text(from_seconds(first)), first},
+                    {text(from_seconds(second)), second},
+                    {(more < 0 ? "-" : "+") + text(from_seconds(std::abs(more))), more}});
+  };
+  double first = 0, second = 0;
+  for (const sim::Cause& c : causes) {
+    const QString name = QString::fromStdString(c.name);
+    const bool waits = c.name != "compute" && c.name != "launch" && c.name != "end of step";
+    add(waits ? tr("compute waits for %1").arg(name) : name, c.first_s, c.second_s);
+    first += c.first_s;
+    second += c.second_s;
+  }
+  add(tr("the whole run"), first, second);
+  causes_->fill(std::move(rows));
+}
+
+// --- of a part of time ---
+
+QWidget* TimelinePage::build_op_tree() {
+  auto* out = new QWidget;
+  auto* column = new QVBoxLayout(out);
+  column->setContentsMargins(0, 0, 0, 0);
+  column->setSpacing(0);
+  auto* bar = new QHBoxLayout;
+  bar->setContentsMargins(8, 4, 8, 4);
+  bar->addWidget(
+      new QLabel(tr("Working time of all rows in the part that is selected, or else shown. Click a bar "
+                    "to look into it.")));
+  bar->addStretch(1);
+  layers_apart_ = new QToolButton;
+  layers_apart_->setText(tr("Layers apart"));
+  layers_apart_->setCheckable(true);
+  bar->addWidget(layers_apart_);
+  column->addLayout(bar);
+  op_tree_ = new OpTreeView;
+  auto* scroll = new QScrollArea;
+  scroll->setFrameShape(QFrame::NoFrame);
+  scroll->setWidgetResizable(true);
+  scroll->setWidget(op_tree_);
+  column->addWidget(scroll, 1);
+  connect(layers_apart_, &QToolButton::toggled, this, &TimelinePage::sum_up);
+  return out;
+}
+
+QWidget* TimelinePage::build_rank_map() {
+  auto* out = new QWidget;
+  auto* column = new QVBoxLayout(out);
+  column->setContentsMargins(0, 0, 0, 0);
+  column->setSpacing(0);
+  auto* bar = new QHBoxLayout;
+  bar->setContentsMargins(8, 4, 8, 4);
+  rank_measure_ = new QComboBox;
+  rank_measure_->setAccessibleName(tr("Colour ranks by"));
+  bar->addWidget(rank_measure_);
+  bar->addSpacing(8);
+  bar->addWidget(
+      new QLabel(tr("of the part that is selected, or else shown. Click a rank to see its rows.")));
+  bar->addStretch(1);
+  column->addLayout(bar);
+  rank_map_ = new RankMap;
+  rank_map_->set_labels([this](std::int64_t rank) {
+    const RunPtr& run = session_.run(0);
+    return run ? Rows::rank_label(run->timeline(), rank) : QString::number(rank);
+  });
+  column->addWidget(rank_map_, 1);
+  connect(rank_measure_, &QComboBox::activated, this, &TimelinePage::sum_up);
+  connect(rank_map_, &RankMap::picked, this, [this](std::int64_t rank) { go_to(std::nullopt, rank); });
+  return out;
+}
+
+void TimelinePage::fill_measures() {
+  rank_measure_->clear();
+  if (!session_.run(0)) return;
+  const Timeline& t = session_.run(0)->timeline();
+  for (const RankMeasure& m : rank_measures(t)) rank_measure_->addItem(name_of(m, t));
+}
+
+void TimelinePage::sum_up_soon() {
+  if (!soon_.isActive()) soon_.start();
+}
+
+void TimelinePage::sum_up() {
+  const RunPtr run = session_.run(0);
+  if (!run) {
+    op_tree_->set({});
+    rank_map_->set({}, 0, false);
+    return;
+  }
+  if (op_tree_->visibleRegion().isEmpty() && rank_map_->visibleRegion().isEmpty()) return;
+  const auto [from, to] = shown_range();
+  const std::vector<RankMeasure> measures = rank_measures(run->timeline());
+  const auto which = static_cast<std::size_t>(std::max(0, rank_measure_->currentIndex()));
+  if (which >= measures.size()) return;
+  struct Sums {
+    sim::OpNode ops;
+    std::vector<double> ranks;
+  };
+  session_.jobs().start(
+      "by layer",
+      [run, from = from, to = to, measure = measures[which], apart = layers_apart_->isChecked()](Job&) {
+        return Sums{sim::op_tree(run->lanes, sim::whole(run->lanes, from, to), apart),
+                    rank_values(run->lanes, measure, from, to)};
+      },
+      [this, run, bytes = measures[which].what == RankMeasure::What::kMemory](Sums sums) {
+        if (run != session_.run(0)) return;
+        op_tree_->set(std::move(sums.ops));
+        rank_map_->set(std::move(sums.ranks), run->timeline().node_ranks, bytes);
+      });
 }
 
 void TimelinePage::add_bookmark() {
@@ -185,7 +360,7 @@ void TimelinePage::add_bookmark() {
   bookmarked_.push_back({tr("bookmark %1").arg(bookmarked_.size() + 1), from, to});
   save_bookmarks();
   fill_bookmarks();
-  details_->setCurrentWidget(bookmarks_);
+  panes_->bring(bookmarks_);
 }
 
 void TimelinePage::load_bookmarks() {

@@ -167,6 +167,14 @@ std::int32_t Rows::process_of(std::int64_t rank) const {
   return of.empty() ? static_cast<std::int32_t>(rank) : of[static_cast<std::size_t>(rank)];
 }
 
+std::vector<Row::Part> Rows::computing() const {
+  std::vector<Row::Part> out;
+  for (const std::int32_t p : processes_) {
+    for (const Row::Part& part : parts_of(p, ranks_of(p))) out.push_back(part);
+  }
+  return out;
+}
+
 std::vector<Row::Part> Rows::parts_of(std::int32_t process, std::int64_t ranks) const {
   std::vector<Row::Part> out;
   for (const sim::Lane& l : lanes_.of(process)) {

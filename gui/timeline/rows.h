@@ -60,6 +60,8 @@ class Rows {
   // Opens what leads to a process, and its lanes; where `rank` is not -1, down to that rank. Returns the
   // index in visible() of the lane of `stream` or, without one, of the row; -1 where there is none.
   int reveal(std::int32_t process, std::int64_t rank, std::int32_t stream);
+  // What computes, of all processes.
+  std::vector<Row::Part> computing() const;
   // The groupings that make sense for this timeline.
   static std::vector<Grouping> groupings(const Timeline& timeline);
 

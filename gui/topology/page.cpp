@@ -47,8 +47,10 @@ TopologyPage::TopologyPage(Session& session, QWidget* parent) : QWidget(parent),
   edge_label_ = new QLabel;
   edge_label_->setWordWrap(true);
   in_below->addWidget(edge_label_);
-  users_ = new Table(tr("Traffic of the link"), {tr("stage"), tr("stream"), tr("groups"),
-                                                 tr("of the link, %"), tr("ranks of the first group")});
+  users_ = new Table(
+      tr("Traffic of the link"),
+      {tr("stage"), tr("stream"), tr("groups"), tr("of the link, %"), tr("ranks of the first group")},
+      tr("Click a line of the network to see whose traffic it carries."));
   in_below->addWidget(users_, 1);
   split->addWidget(below);
   split->setSizes({560, 200});

@@ -69,7 +69,8 @@ WhatIfPage::WhatIfPage(Session& session, QWidget* parent) : QWidget(parent), ses
   problem_->setWordWrap(true);
   bar->addWidget(problem_, 1);
   column->addLayout(bar);
-  table_ = new Table(tr("Numbers of the plan"), {tr("measure"), tr("as it is"), tr("then"), tr("change")});
+  table_ = new Table(tr("Numbers of the plan"), {tr("measure"), tr("as it is"), tr("then"), tr("change")},
+                     tr("Open a plan, or plan a scenario, to change what it runs on."));
   column->addWidget(table_, 1);
   connect(as_it_is, &QPushButton::clicked, this, [this] {
     for (QSlider* s : sliders_) s->setValue(0);

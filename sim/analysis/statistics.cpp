@@ -145,6 +145,9 @@ class Summing {
     const Time waited = last.stream < 0 ? from : std::clamp(last.end, from, to);
     if (waited > from) idle_[lanes_.timeline().streams[stream]] += waited - from;
     if (to > waited) idle_["launch"] += to - waited;
+    if (out_.longest_gap && out_.longest_gap->length() >= to - from) return;
+    const bool launch = to - waited > waited - from;
+    out_.longest_gap = Gap{rank, from, to, launch ? "launch" : lanes_.timeline().streams[stream]};
   }
 
   // When compute goes on after a gap that reaches to `to`, which may be the part's end.
@@ -196,6 +199,14 @@ std::string_view without_layer(std::string_view name) {
   if (!name.starts_with("layer") && !name.starts_with("unit")) return name;
   const auto slash = name.find('/');
   return slash == std::string_view::npos ? name : name.substr(slash + 1);
+}
+
+Part whole(const Lanes& lanes, Time from, Time to) {
+  Part out{{}, from, to};
+  for (const Lane& lane : lanes.all()) {
+    if (out.ranks.empty() || out.ranks.back() != lane.rank) out.ranks.push_back(lane.rank);
+  }
+  return out;
 }
 
 Statistics statistics(const Lanes& lanes, const Part& part) {

@@ -9,6 +9,7 @@
 //   end, and to "end of step" where nothing follows.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct Part {
   std::vector<std::int32_t> ranks;  // processes
   Time from, to;
 };
+
+// All processes.
+Part whole(const Lanes& lanes, Time from, Time to);
 
 // Ops of one kind: of one name without its layer, on one stream.
 struct KindStatistics {
@@ -38,6 +42,14 @@ struct Idle {
   Time time;
 };
 
+// A time in which compute stood still although more was to come.
+struct Gap {
+  std::int32_t rank = -1;  // process
+  Time from, to;
+  std::string cause;  // that most of it is put down to
+  Time length() const { return to - from; }
+};
+
 struct Statistics {
   Time window;  // of all processes together
   // By stream; of other software's timelines by the class of each op.
@@ -45,6 +57,7 @@ struct Statistics {
   Time exposed;                       // a stream communicated while compute did not run
   Time hidden;                        // a stream communicated while compute ran
   std::vector<Idle> idle;             // longest first
+  std::optional<Gap> longest_gap;     // the first of several
   std::vector<KindStatistics> kinds;  // longest first
 };
 

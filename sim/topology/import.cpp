@@ -17,7 +17,7 @@
 namespace orrery::sim {
 namespace {
 
-using Tree = boost::property_tree::ptree;
+using Xml = boost::property_tree::ptree;
 
 Cursor at_line(const std::string& file, std::int64_t line) {
   return {file, "line " + std::to_string(line)};
@@ -75,7 +75,7 @@ Cluster read_edges(const std::string& text, Cluster c, const std::string& file) 
   return c;
 }
 
-void collect(const Tree& tree, const std::string& tag, std::vector<const Tree*>& out, int depth = 0) {
+void collect(const Xml& tree, const std::string& tag, std::vector<const Xml*>& out, int depth = 0) {
   if (depth > 64) return;
   for (const auto& [name, child] : tree) {
     if (name == tag) out.push_back(&child);
@@ -106,7 +106,7 @@ struct Element {
   const std::string& file;
   const char* tag;
   const char* key;
-  const Tree& tree;
+  const Xml& tree;
 
   std::string text(const char* attribute) const {
     return tree.get<std::string>(std::string("<xmlattr>.") + attribute, "");
@@ -163,7 +163,7 @@ double socket_rate(const Element& cpu) {
 // The PCIe tree and the NVLinks between GPUs of a node without NVSwitches.
 class InsideReader {
  public:
-  InsideReader(const Tree& system, const std::string& file, std::int64_t most_nics)
+  InsideReader(const Xml& system, const std::string& file, std::int64_t most_nics)
       : file_(file), most_nics_(most_nics) {
     walk(system, "cpu0");
     for (std::size_t i = 0; i < cpus_.size(); ++i) {
@@ -189,7 +189,7 @@ class InsideReader {
   void add(const std::string& from, const std::string& to, double gb) {
     cables_.push_back({from, to, std::max(gigabytes(gb), Bandwidth{1}), Time{0}});
   }
-  void walk(const Tree& at, const std::string& parent) {
+  void walk(const Xml& at, const std::string& parent) {
     for (const auto& [name, child] : at) {
       if (name == "cpu") {
         constexpr std::size_t kMostCpus = 64;  // every two of them are joined
@@ -204,11 +204,11 @@ class InsideReader {
       }
     }
   }
-  void read_pci(const Tree& pci, const std::string& parent) {
+  void read_pci(const Xml& pci, const std::string& parent) {
     const Element slot{file_, "pci", "busid", pci};
     const double rate = pcie_rate(slot);
     const std::string bus = slot.text("busid");
-    std::vector<const Tree*> nets;
+    std::vector<const Xml*> nets;
     collect(pci, "net", nets);
     if (const auto gpu = pci.find("gpu"); gpu != pci.not_found()) {
       const auto number = static_cast<std::int64_t>(gpus_.size());
@@ -221,7 +221,7 @@ class InsideReader {
             {number, link.text("target"), nvlink_rate({file_, "gpu", "dev", gpu->second}, link)});
       }
     } else if (pci.find("nic") != pci.not_found()) {
-      for (const Tree* net : nets) {
+      for (const Xml* net : nets) {
         const auto number = static_cast<std::int64_t>(nics_.size());
         if (number < most_nics_ && nics_.insert(net->get<std::string>("<xmlattr>.name", "")).second)
           add("nic" + std::to_string(number), parent, rate);
@@ -250,7 +250,7 @@ class InsideReader {
 
 Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
   check_elements(text, file);
-  Tree root;
+  Xml root;
   try {
     std::istringstream in(text);
     boost::property_tree::read_xml(in, root);
@@ -259,12 +259,12 @@ Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
                      "allowed: XML as NCCL_TOPO_DUMP_FILE writes it");
   }
   if (root.find("system") == root.not_found()) throw InputError(file, "", "has no element \"system\"", {});
-  std::vector<const Tree*> pcis, nets;
+  std::vector<const Xml*> pcis, nets;
   collect(root, "pci", pcis);
   collect(root, "net", nets);
   std::int64_t gpus = 0;
   double nvlink = 0, pcie = 0;
-  for (const Tree* pci : pcis) {
+  for (const Xml* pci : pcis) {
     const auto gpu = pci->find("gpu");
     if (gpu == pci->not_found()) continue;
     double mine = 0;
@@ -281,7 +281,7 @@ Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
   if (gpus > 1024) throw InputError(file, "", fmt::format("has {} GPUs", gpus), "allowed: at most 1024");
   double network = 0;
   std::set<std::string> seen;
-  for (const Tree* net : nets) {
+  for (const Xml* net : nets) {
     if (!seen.insert(net->get<std::string>("<xmlattr>.name", std::to_string(seen.size()))).second) continue;
     const double speed = Element{file, "net", "name", *net}.number("speed", 10000, 1e7);  // Mb/s
     network += (speed > 0 ? speed : 10000) / 8000;

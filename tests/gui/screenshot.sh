@@ -27,6 +27,7 @@ expect 1 "no.what: cannot be written: Unsupported image format" --open trace.jso
 expect 2 "is no time" --open trace.json --at soon
 expect 2 "is no page" --page nowhere
 expect 2 "is no size" --size 3x3
+expect 2 "is no pane of this page; allowed: slice, selection" --open trace.json --page timeline --pane nowhere --screenshot no.png
 expect 2 "nknown option" --what
 # Without a display: help and the version are printed, a window is refused, and a picture is drawn.
 alone() { env -u DISPLAY -u WAYLAND_DISPLAY -u QT_QPA_PLATFORM "$gui" "$@"; }

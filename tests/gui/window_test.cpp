@@ -7,6 +7,7 @@
 #include <QBarSet>
 #include <QChart>
 #include <QDialog>
+#include <QDockWidget>
 #include <QDropEvent>
 #include <QFileInfo>
 #include <QLabel>
@@ -55,12 +56,21 @@ class WindowTest : public QObject {
   void initTestCase();
   void init();
   void cleanup();
+  void plans_without_a_file();
+  void opens_again_what_was_open();
   void opens_a_scenario_plans_it_and_shows_the_best_plan();
   void shows_the_cluster_size_that_the_answer_is_for();
   void filters_sorts_and_compares_plans();
+  void keeps_plans_in_a_range();
   void looks_into_another_plan_and_lays_it_beside();
   void cancels_a_search();
   void opens_a_timeline_and_moves_in_it();
+  void goes_back_to_what_was_shown();
+  void moves_by_the_strip_of_the_whole_run();
+  void shows_where_time_goes_by_layer();
+  void shows_ranks_as_cells();
+  void brings_panes_back();
+  void goes_to_the_longest_gap();
   void selects_a_slice_and_a_part();
   void finds_ops();
   void shows_the_critical_path();
@@ -147,14 +157,98 @@ QPoint WindowTest::middle_of_lane(int row) const {
   return {700, kRulerHeight + row * kRowHeight + kRowHeight / 2};
 }
 
+void WindowTest::plans_without_a_file() {
+  QCOMPARE(window_->page(), QString("start"));
+  StartPage& start = window_->start();
+  start.model().setCurrentText("gpt2-124m");
+  start.cluster().setCurrentText("p4d");
+  start.nodes().setValue(1);
+  start.batch().setValue(64);
+  start.sequence().setValue(1024);
+  start.tokens().setText("3e9");
+  QTest::mouseClick(&start.plan(), Qt::LeftButton);
+  QTRY_VERIFY_WITH_TIMEOUT(idle(*window_) && window_->session().answer(), kPatience);
+  QVERIFY2(window_->message().isEmpty(), qPrintable(window_->message()));
+  QCOMPARE(window_->page(), QString("plans"));
+  const Problem& problem = *window_->session().problem();
+  QCOMPARE(problem.scenario.model.name, std::string("gpt2-124m"));
+  QCOMPARE(problem.cluster.nodes, 1);
+  QCOMPARE(problem.scenario.training.global_batch, 64);
+  QCOMPARE(problem.scenario.training.sequence, 1024);
+  QCOMPARE(problem.scenario.training.tokens, 3e9);
+  // What is wrong is said as of a file: where, what, and what is near.
+  start.model().setCurrentText("gpt2-124n");
+  QTest::mouseClick(&start.plan(), Qt::LeftButton);
+  QTRY_VERIFY_WITH_TIMEOUT(!window_->message().isEmpty(), kPatience);
+  QVERIFY2(window_->message().contains("/model") && window_->message().contains("gpt2-124m"),
+           qPrintable(window_->message()));
+}
+
+void WindowTest::opens_again_what_was_open() {
+  open(slower_);
+  open(predicted_);
+  init();
+  QListWidget& recent = window_->start().recent();
+  QCOMPARE(recent.item(0)->text(), QFileInfo(predicted_).fileName());
+  QCOMPARE(recent.item(1)->text(), QFileInfo(slower_).fileName());
+  Q_EMIT recent.itemActivated(recent.item(1));
+  QTRY_VERIFY_WITH_TIMEOUT(idle(*window_) && window_->session().run(0), kPatience);
+  QCOMPARE(window_->session().run(0)->name, QString("slower.json"));
+  QCOMPARE(recent.item(0)->text(), QString("slower.json"));
+  // All scenarios that ship are there, by what they say that they are.
+  QCOMPARE(window_->start().examples().count(),
+           static_cast<int>(window_->session().data().names("scenarios").size()));
+  QVERIFY(!window_->start().examples().findItems("Llama-3-70B fine-tune", Qt::MatchStartsWith).isEmpty());
+}
+
+void WindowTest::keeps_plans_in_a_range() {
+  open(source("scenarios/tiny-cpu.json"));
+  Table& table = window_->plans().table();
+  ParallelChart& chart = window_->plans().parallel();
+  QVERIFY(window_->bring_pane("all-degrees"));
+  chart.resize(600, 400);
+  const int all = table.rows();
+  const auto& axes = chart.axes();
+  QVERIFY(axes.size() > 3);
+  for (const ParallelChart::Axis& a : axes)
+    QVERIFY(*std::max_element(a.values.begin(), a.values.end()) >
+            *std::min_element(a.values.begin(), a.values.end()));
+  // The lower half of the last axis: the faster plans.
+  const std::size_t last = axes.size() - 1;
+  QCOMPARE(axes[last].title, QString("step, s"));
+  const auto [fast, slow] = std::minmax_element(axes[last].values.begin(), axes[last].values.end());
+  const double middle = (*fast + *slow) / 2;
+  QTest::mousePress(&chart, Qt::LeftButton, {}, chart.point(last, *fast).toPoint() + QPoint(0, 2));
+  QTest::mouseMove(&chart, chart.point(last, middle).toPoint());
+  QTest::mouseRelease(&chart, Qt::LeftButton, {}, chart.point(last, middle).toPoint());
+  const auto faster = std::count_if(axes[last].values.begin(), axes[last].values.end(),
+                                    [&](double v) { return v <= middle; });
+  QVERIFY(faster > 0 && faster < all);
+  // A pixel may decide about plans right at the edge.
+  QVERIFY(std::abs(table.rows() - static_cast<int>(faster)) <= 1);
+  for (int r = 0; r < table.rows(); ++r)
+    QVERIFY(axes[last].values[static_cast<std::size_t>(table.number(r))] <= middle * 1.02);
+  // The axis's name keeps all again.
+  QTest::mouseClick(&chart, Qt::LeftButton, {}, {chart.point(last, *fast).toPoint().x(), 10});
+  QCOMPARE(table.rows(), all);
+  // A click on a line selects its plan.
+  table.clearSelection();
+  const QPointF between = (chart.point(0, axes[0].values[0]) + chart.point(1, axes[1].values[0])) / 2;
+  QTest::mouseClick(&chart, Qt::LeftButton, {}, between.toPoint());
+  QVERIFY(table.selected() >= 0);
+  const auto picked = static_cast<std::size_t>(table.selected());
+  const QPointF of_picked =
+      (chart.point(0, axes[0].values[picked]) + chart.point(1, axes[1].values[picked])) / 2;
+  QVERIFY(std::abs(of_picked.y() - between.y()) < 10);
+}
+
 void WindowTest::opens_a_scenario_plans_it_and_shows_the_best_plan() {
   open(source("scenarios/tiny-cpu.json"));
   QCOMPARE(window_->page(), QString("plans"));
   QVERIFY(window_->session().answer());
   Table& table = window_->plans().table();
-  QVERIFY(table.rowCount() > 3);
-  QCOMPARE(table.item(0, 0)->text(),
-           QString::fromStdString(short_name(window_->session().answer()->plans[0].plan)));
+  QVERIFY(table.rows() > 3);
+  QCOMPARE(table.text(0, 0), QString::fromStdString(short_name(window_->session().answer()->plans[0].plan)));
   // The best one was simulated and is shown.
   QVERIFY(window_->session().evaluated());
   QCOMPARE(window_->session().evaluated()->plan, window_->session().answer()->plans[0].plan);
@@ -182,34 +276,27 @@ void WindowTest::shows_the_cluster_size_that_the_answer_is_for() {
 void WindowTest::filters_sorts_and_compares_plans() {
   open(source("scenarios/tiny-cpu.json"));
   Table& table = window_->plans().table();
-  const auto shown = [&] {
-    int n = 0;
-    for (int r = 0; r < table.rowCount(); ++r) n += table.isRowHidden(r) ? 0 : 1;
-    return n;
-  };
-  const int all = shown();
+  const int all = table.rows();
   QTest::keyClicks(&window_->plans().filter(), "simulated");
-  QVERIFY(shown() < all);
-  for (int r = 0; r < table.rowCount(); ++r)
-    QCOMPARE(table.isRowHidden(r), !(table.item(r, 1)->text() == "simulated"));
-  window_->plans().filter().clear();
-  QCOMPARE(shown(), all);
+  QVERIFY(table.rows() > 0 && table.rows() < all);
+  for (int r = 0; r < table.rows(); ++r) QCOMPARE(table.text(r, 1), QString("simulated"));
+  QTest::keySequence(&window_->plans().filter(), QKeySequence::Undo);
+  QCOMPARE(table.rows(), all);
   // By memory: as numbers, not as text.
-  table.sortItems(5, Qt::DescendingOrder);
-  for (int r = 1; r < table.rowCount(); ++r)
-    QVERIFY(table.item(r - 1, 5)->text().remove(',').toDouble() >=
-            table.item(r, 5)->text().remove(',').toDouble());
+  table.sortByColumn(5, Qt::DescendingOrder);
+  for (int r = 1; r < table.rows(); ++r)
+    QVERIFY(table.text(r - 1, 5).remove(',').toDouble() >= table.text(r, 5).remove(',').toDouble());
   // Two plans side by side; the first point of the trade-off selects the first plan.
   table.clearSelection();
   table.setSelectionMode(QAbstractItemView::MultiSelection);
   table.selectRow(0);
   table.selectRow(1);
-  QVERIFY(window_->plans().comparison().rowCount() > 4);
-  const double a = table.item(0, 2)->text().toDouble(), b = table.item(1, 2)->text().toDouble();
+  QVERIFY(window_->plans().comparison().rows() > 4);
+  const double a = table.text(0, 2).toDouble(), b = table.text(1, 2).toDouble();
   const int step = 1;  // after the names
-  QCOMPARE(window_->plans().comparison().item(step, 0)->text(), QString("step time, s"));
-  QVERIFY(std::abs(window_->plans().comparison().item(step, 3)->text().toDouble() - b / a) < 0.02 * b / a ||
-          std::abs(window_->plans().comparison().item(step, 3)->text().toDouble() - a / b) < 0.02 * a / b);
+  QCOMPARE(window_->plans().comparison().text(step, 0), QString("step time, s"));
+  QVERIFY(std::abs(window_->plans().comparison().text(step, 3).toDouble() - b / a) < 0.02 * b / a ||
+          std::abs(window_->plans().comparison().text(step, 3).toDouble() - a / b) < 0.02 * a / b);
   table.clearSelection();
   Q_EMIT window_->plans().trade_off().picked(0);
   QCOMPARE(table.selected(), 0);
@@ -289,6 +376,187 @@ void WindowTest::opens_a_timeline_and_moves_in_it() {
   QCOMPARE(view.rows().visible().size(), rows);
 }
 
+void WindowTest::goes_back_to_what_was_shown() {
+  open(predicted_);
+  TimeView& time = window_->session().time();
+  const auto shown = [&] { return TimeView::Range{time.axis().from(), time.axis().to()}; };
+  const TimeView::Range all = shown();
+  time.change([](TimeAxis& a) { a.zoom(3, 200); });
+  time.change([](TimeAxis& a) { a.zoom(3, 200); });  // of the same turn of the wheel
+  const TimeView::Range near = shown();
+  QTest::qWait(TimeView::kGesture_ms + 50);
+  time.change([](TimeAxis& a) { a.pan(100); });
+  const TimeView::Range beside = shown();
+  QVERIFY(beside != near);
+  TimelineView& view = window_->timeline().view(0);
+  QTest::keyClick(&view, Qt::Key_Left, Qt::AltModifier);
+  QCOMPARE(shown(), near);
+  QTest::keyClick(&view, Qt::Key_Left, Qt::AltModifier);
+  QCOMPARE(shown(), all);
+  QTest::keyClick(&view, Qt::Key_Left, Qt::AltModifier);  // there is no more
+  QCOMPARE(shown(), all);
+  QTest::keyClick(&view, Qt::Key_Right, Qt::AltModifier);
+  QTest::keyClick(&view, Qt::Key_Right, Qt::AltModifier);
+  QCOMPARE(shown(), beside);
+  // Another run forgets it.
+  open(slower_);
+  const TimeView::Range other = shown();
+  time.back();
+  QCOMPARE(shown(), other);
+}
+
+void WindowTest::moves_by_the_strip_of_the_whole_run() {
+  open(predicted_);
+  Overview& strip = window_->timeline().overview();
+  const TimeAxis& axis = window_->session().time().axis();
+  QTRY_VERIFY(!strip.bins().empty());
+  // The mean of its bins is the share of all time in which ranks compute.
+  const sim::Lanes& lanes = window_->session().run(0)->lanes;
+  double busy = 0, processes = 0;
+  for (const sim::Lane& l : lanes.all()) {
+    if (l.stream != 0) continue;
+    busy += seconds(lanes.busy(l, lanes.begin(), lanes.end()));
+    ++processes;
+  }
+  const double mean = std::accumulate(strip.bins().begin(), strip.bins().end(), 0.0) /
+                      static_cast<double>(strip.bins().size());
+  const double expected = busy / processes / seconds(lanes.end() - lanes.begin());
+  QVERIFY2(std::abs(mean - expected) < 1e-3, qPrintable(QString("%1, not %2").arg(mean).arg(expected)));
+  // A quarter of it is shown; the frame is dragged to the end, its edge back to the middle.
+  const Time quarter = axis.span() / 4;
+  window_->session().time().change([&](TimeAxis& a) { a.show(a.begin(), a.begin() + quarter); });
+  const auto at = [&](Time t) { return QPoint(static_cast<int>(strip.x_of(t)), strip.height() / 2); };
+  QTest::mousePress(&strip, Qt::LeftButton, {}, at(axis.begin() + quarter / 2));
+  QTest::mouseMove(&strip, {strip.width() - 1, 5});
+  QTest::mouseRelease(&strip, Qt::LeftButton, {}, {strip.width() - 1, 5});
+  QCOMPARE(axis.to(), axis.end());
+  QCOMPARE(axis.span(), quarter);
+  const Time middle = axis.begin() + (axis.end() - axis.begin()) / 2;
+  QTest::mousePress(&strip, Qt::LeftButton, {}, at(axis.from()));
+  QTest::mouseMove(&strip, at(middle));
+  QTest::mouseRelease(&strip, Qt::LeftButton, {}, at(middle));
+  QCOMPARE(axis.to(), axis.end());
+  const Time pixel = (axis.end() - axis.begin()) / 400;
+  QVERIFY(axis.from() > middle - pixel && axis.from() < middle + pixel);
+  QTest::mouseDClick(&strip, Qt::LeftButton, {}, at(middle));
+  QCOMPARE(axis.from(), axis.begin());
+  QCOMPARE(axis.to(), axis.end());
+}
+
+void WindowTest::shows_where_time_goes_by_layer() {
+  open(predicted_);
+  QVERIFY(window_->bring_pane("by-layer"));
+  OpTreeView& view = window_->timeline().op_tree();
+  QTRY_VERIFY(!view.bars().empty());
+  const Timeline& t = window_->session().run(0)->timeline();
+  Time working{0};
+  for (const Slice& s : t.slices) working += s.end - s.active;
+  QCOMPARE(view.bars()[0].node->time, working);
+  QCOMPARE(view.bars()[0].at.width(), static_cast<double>(view.width()));
+  // Bars are as wide as their share.
+  for (const OpTreeView::Bar& b : view.bars())
+    QVERIFY(std::abs(b.at.width() - view.width() * ratio(b.node->time, working)) <
+            1e-6 * view.width() + 1e-3);
+  // A click looks into a bar; Backspace comes back.
+  const auto compute = std::find_if(view.bars().begin(), view.bars().end(),
+                                    [](const OpTreeView::Bar& b) { return b.node->name == "compute"; });
+  QVERIFY(compute != view.bars().end());
+  QTest::mouseClick(&view, Qt::LeftButton, {}, compute->at.center().toPoint());
+  QCOMPARE(view.shown_path(), QStringList({"all", "compute"}));
+  QTest::keyClick(&view, Qt::Key_Backspace);
+  QCOMPARE(view.shown_path(), QStringList({"all"}));
+  // It follows the part that is shown.
+  window_->session().time().change([](TimeAxis& a) { a.show(a.begin(), a.begin() + a.span() / 5); });
+  QTRY_VERIFY(view.bars()[0].node->time < working);
+}
+
+void WindowTest::shows_ranks_as_cells() {
+  open(predicted_);
+  QVERIFY(window_->bring_pane("ranks"));
+  const sim::Lanes& lanes = window_->session().run(0)->lanes;
+  const Timeline& t = lanes.timeline();
+  const Time from = lanes.begin() + (lanes.end() - lanes.begin()) / 7,
+             to = lanes.end() - (lanes.end() - from) / 3;
+  for (const RankMeasure& m : rank_measures(t)) {
+    const std::vector<double> values = rank_values(lanes, m, from, to);
+    QCOMPARE(values.size(), t.process_of.empty() ? t.rank_labels.size() : t.process_of.size());
+    for (std::size_t r = 0; r < values.size(); ++r) {
+      const std::int32_t process = t.process_of.empty() ? static_cast<std::int32_t>(r) : t.process_of[r];
+      double expected = 0;
+      if (m.what == RankMeasure::What::kMemory) {
+        for (std::size_t i = 0; i < t.memory.size(); ++i) {
+          const bool last = i + 1 == t.memory.size() || t.memory[i + 1].rank != t.memory[i].rank;
+          if (t.memory[i].rank == process && t.memory[i].at < to && (last || t.memory[i + 1].at > from))
+            expected = std::max(expected, static_cast<double>(t.memory[i].total()));
+        }
+      } else {
+        for (const Slice& s : t.slices) {
+          if (s.rank != process || s.stream != m.stream) continue;
+          const bool waits = m.what == RankMeasure::What::kWaiting;
+          const Time a = std::max(from, waits ? s.start : s.active),
+                     b = std::min(to, waits ? s.active : s.end);
+          if (b > a) expected += ratio(b - a, to - from);
+        }
+      }
+      QVERIFY2(
+          std::abs(values[r] - expected) <= 1e-9 * std::max(1.0, expected),
+          qPrintable(
+              QString("%1 of rank %2: %3, not %4").arg(name_of(m, t)).arg(r).arg(values[r]).arg(expected)));
+    }
+  }
+  // Every rank has a cell of its own, and a click on it picks the rank.
+  RankMap& map = window_->timeline().rank_map();
+  map.set(std::vector<double>(4096, 0.5), 8, false);
+  map.resize(900, 200);
+  for (const std::int64_t rank : {0, 7, 8, 2047, 4095}) QCOMPARE(map.rank_at(map.cell(rank).center()), rank);
+  QVERIFY(map.rect().contains(map.cell(4095)));
+  QSignalSpy picked(&map, &RankMap::picked);
+  QTest::mouseClick(&map, Qt::LeftButton, {}, map.cell(100).center());
+  QCOMPARE(picked.takeFirst()[0].toLongLong(), 100);
+}
+
+void WindowTest::goes_to_the_longest_gap() {
+  open(predicted_);
+  const sim::Lanes& lanes = window_->session().run(0)->lanes;
+  // Between two ops of compute that work, or before the first, of any process.
+  Time longest{0};
+  for (const sim::Lane& lane : lanes.all()) {
+    if (lane.stream != 0) continue;
+    Time at = lanes.begin();
+    for (const Slice& s : lanes.slices(lane)) {
+      if (s.end <= s.active) continue;
+      longest = std::max(longest, s.active - at);
+      at = std::max(at, s.end);
+    }
+  }
+  QVERIFY(longest > Time{0});
+  window_->timeline().view(0).setFocus();
+  QTest::keyClick(&window_->timeline().view(0), Qt::Key_G);
+  QTRY_VERIFY(window_->session().time().selection().has_value());
+  const auto [from, to] = *window_->session().time().selection();
+  QCOMPARE(to - from, longest);
+  QVERIFY(window_->session().time().axis().from() <= from && to <= window_->session().time().axis().to());
+}
+
+void WindowTest::brings_panes_back() {
+  window_->show_page("timeline");
+  QVERIFY(window_->pane_names().contains("why-they-differ"));
+  QVERIFY(!window_->bring_pane("nothing"));
+  QDockWidget* const dock = window_->findChild<QDockWidget*>("timeline panes Ranks");
+  QVERIFY(dock);
+  dock->close();
+  QVERIFY(dock->isHidden());
+  // Closed in another window of another day too, until somebody wants it.
+  window_->save_state();
+  init();
+  QDockWidget* const again = window_->findChild<QDockWidget*>("timeline panes Ranks");
+  QVERIFY(again->isHidden());
+  window_->show_page("timeline");
+  QVERIFY(window_->bring_pane("ranks"));
+  QVERIFY(!again->isHidden());
+  window_->save_state();
+}
+
 void WindowTest::selects_a_slice_and_a_part() {
   open(predicted_);
   QVERIFY(window_->timeline().slice_text().startsWith("Click a slice"));
@@ -314,7 +582,7 @@ void WindowTest::selects_a_slice_and_a_part() {
   QTest::mousePress(view.viewport(), Qt::LeftButton, {}, {300, kRulerHeight + 5});
   QTest::mouseMove(view.viewport(), {500, 60});
   QTest::mouseRelease(view.viewport(), Qt::LeftButton, {}, {900, kRulerHeight + 30});
-  QTRY_VERIFY(window_->timeline().statistics().rowCount() > 0);
+  QTRY_VERIFY(window_->timeline().statistics().rows() > 0);
   QVERIFY(window_->session().time().selection());
   // F shows what is selected over the whole width.
   QTest::keyClick(&view, Qt::Key_F);
@@ -365,15 +633,15 @@ void WindowTest::keeps_bookmarks() {
   TimelinePage& page = window_->timeline();
   window_->session().time().change([](TimeAxis& a) { a.zoom(4, 100); });
   const TimeAxis axis = window_->session().time().axis();
-  const int before = page.bookmarks().rowCount();
+  const int before = page.bookmarks().rows();
   QTest::keyClick(&page.view(0), Qt::Key_M);
-  QCOMPARE(page.bookmarks().rowCount(), before + 1);
+  QCOMPARE(page.bookmarks().rows(), before + 1);
   // Another window of another day.
   init();
   open(predicted_);
-  QCOMPARE(window_->timeline().bookmarks().rowCount(), before + 1);
+  QCOMPARE(window_->timeline().bookmarks().rows(), before + 1);
   const Table& table = window_->timeline().bookmarks();
-  Q_EMIT const_cast<Table&>(table).cellClicked(before, 0);
+  Q_EMIT const_cast<Table&>(table).clicked_number(before);
   QCOMPARE(window_->session().time().axis().from(), axis.from());
 }
 
@@ -381,9 +649,22 @@ void WindowTest::compares_two_runs() {
   open(predicted_);
   window_->session().open_beside(slower_);
   QTRY_VERIFY_WITH_TIMEOUT(idle(*window_) && window_->session().run(1), 20'000);
-  QTRY_VERIFY(window_->timeline().differences().rowCount() > 0);
+  QTRY_VERIFY(window_->timeline().differences().rows() > 0);
   const Table& table = window_->timeline().differences();
-  for (int r = 0; r < table.rowCount(); ++r) QCOMPARE(table.item(r, 6)->text(), QString("0.50"));
+  for (int r = 0; r < table.rows(); ++r) QCOMPARE(table.text(r, 6), QString("0.50"));
+  // The strip shows the first run where it was, though the axis is longer now.
+  const Overview& strip = window_->timeline().overview();
+  QTRY_VERIFY(!strip.bins().empty());
+  const Time end = window_->session().run(0)->lanes.end();
+  QVERIFY(strip.share_between(Time{0}, end / 4) > 0.1);
+  QCOMPARE(strip.share_between(end, end * 2), 0.0);
+  // Why: all of it twice as long, and the last line is the whole.
+  const Table& causes = window_->timeline().causes();
+  QVERIFY(causes.rows() > 2);
+  QCOMPARE(causes.text(causes.rows() - 1, 0), QString("the whole run"));
+  const Time length = window_->session().run(0)->lanes.end() - window_->session().run(0)->lanes.begin();
+  QCOMPARE(causes.text(causes.rows() - 1, 1), text(length));
+  QCOMPARE(causes.text(causes.rows() - 1, 3), "+" + text(length));
   // One axis for both; the slice's twin is found.
   QVERIFY(window_->timeline().view(1).isVisible());
   QCOMPARE(window_->session().time().axis().end(), window_->session().run(1)->lanes.end());
@@ -424,11 +705,11 @@ void WindowTest::exports() {
   QTest::mousePress(view.viewport(), Qt::LeftButton, {}, {300, kRulerHeight + 5});
   QTest::mouseMove(view.viewport(), {500, 60});
   QTest::mouseRelease(view.viewport(), Qt::LeftButton, {}, {900, kRulerHeight + 30});
-  QTRY_VERIFY(window_->timeline().statistics().rowCount() > 0);
+  QTRY_VERIFY(window_->timeline().statistics().rows() > 0);
   window_->export_to(file("out.csv"));
   const auto lines = read(file("out.csv")).split('\n');
   QCOMPARE(lines[0], QByteArray("op,stream,count,working,waiting,bytes,rate"));
-  QCOMPARE(static_cast<int>(lines.size()), window_->timeline().statistics().rowCount() + 2);
+  QCOMPARE(static_cast<int>(lines.size()), window_->timeline().statistics().rows() + 2);
   for (const QByteArray& line : lines.mid(1, lines.size() - 2)) {  // numbers plain: no units, no thousands
     const auto fields = line.split(',');
     QCOMPARE(fields.size(), 7);
@@ -457,9 +738,9 @@ void WindowTest::shows_memory_and_what_makes_its_peak() {
     const auto& stage = e->evaluation.predicted.memory[static_cast<std::size_t>(p)];
     QCOMPARE(page.view().peak(p)->total() + page.view().overhead(p), stage.total);
   }
-  QTRY_VERIFY(page.buffers().rowCount() > 3);
+  QTRY_VERIFY(page.buffers().rows() > 3);
   double share = 0;
-  for (int r = 0; r < page.buffers().rowCount(); ++r) share += page.buffers().item(r, 4)->text().toDouble();
+  for (int r = 0; r < page.buffers().rows(); ++r) share += page.buffers().text(r, 4).toDouble();
   QVERIFY(std::abs(share - 100) < 1);
   // A timeline from a file brings its memory along.
   open(predicted_);
@@ -491,9 +772,9 @@ void WindowTest::shows_the_network_and_whose_traffic_a_link_carries() {
   }
   QVERIFY(picture->edges[fullest].most > 0.01);
   Q_EMIT page.view().edge_selected(fullest);
-  QTRY_VERIFY(page.users().rowCount() > 0);
+  QTRY_VERIFY(page.users().rows() > 0);
   double share = 0;
-  for (int r = 0; r < page.users().rowCount(); ++r) share += page.users().item(r, 3)->text().toDouble();
+  for (int r = 0; r < page.users().rows(); ++r) share += page.users().text(r, 3).toDouble();
   QVERIFY(std::abs(share / 100 - picture->edges[fullest].most) < 0.01);
   // Averages are what moments add up to.
   const EvaluatedPtr e = window_->session().evaluated();
@@ -526,16 +807,16 @@ void WindowTest::follows_sliders() {
   open(plan_);
   window_->show_page("what-if");
   const Table& table = window_->what_if().table();
-  QTRY_VERIFY(table.rowCount() > 3);
+  QTRY_VERIFY(table.rows() > 3);
   const auto row = [&](const QString& name) {
-    for (int r = 0; r < table.rowCount(); ++r) {
-      if (table.item(r, 0)->text() == name) return r;
+    for (int r = 0; r < table.rows(); ++r) {
+      if (table.text(r, 0) == name) return r;
     }
     return -1;
   };
   const auto step = [&] {
     const int r = row("step time, s");
-    return r < 0 ? 0.0 : table.item(r, 2)->text().toDouble();
+    return r < 0 ? 0.0 : table.text(r, 2).toDouble();
   };
   QTRY_VERIFY(step() > 0);
   const double before = step();
@@ -566,10 +847,10 @@ void WindowTest::shows_costs() {
   window_->show_page("cost");
   const auto& best = window_->session().answer()->plans[0].predicted;
   const Table& table = window_->cost().table();
-  QVERIFY(table.rowCount() > 1);
-  QCOMPARE(table.item(0, 3)->text(), QString("%L1").arg(best.cost_usd, 0, 'f', 0));
-  QVERIFY(table.item(0, 2)->text().remove(',').toDouble() < best.cost_usd);
-  QVERIFY(table.item(0, 4)->text().remove(',').toDouble() > best.cost_usd);
+  QVERIFY(table.rows() > 1);
+  QCOMPARE(table.text(0, 3), QString("%L1").arg(best.cost_usd, 0, 'f', 0));
+  QVERIFY(table.text(0, 2).remove(',').toDouble() < best.cost_usd);
+  QVERIFY(table.text(0, 4).remove(',').toDouble() > best.cost_usd);
   // Dollars go with the step.
   const MeasuredRange& measured = window_->session().problem()->measured;
   const QString dollars = QString("<b>$%L1</b> ($%L2 to $%L3)")
@@ -630,7 +911,7 @@ void WindowTest::shows_what_failures_do() {
   const sim::Ticks end = diary.periods().back().end;
   QVERIFY(std::abs(sim::days(end) / a.summary.days.p50 - 1) < 1e-12);
   QVERIFY(diary.outages().size() > 3);
-  QCOMPARE(page.stops().rowCount(), static_cast<int>(diary.outages().size()));
+  QCOMPARE(page.stops().rows(), static_cast<int>(diary.outages().size()));
   const LifeView& view = page.life();
   QVERIFY(view.rows() >= 1 && view.rows() <= LifeView::kMostRows);
   QVERIFY(view.row_length().value * view.rows() >= end.value);
@@ -657,7 +938,7 @@ void WindowTest::says_why_a_run_cannot_be_simulated() {
   QTRY_VERIFY_WITH_TIMEOUT(idle(*window_), kPatience);
   const QString words = window_->failures().headline();
   QVERIFY2(words.contains("/reliability/prices/spot_node_hour"), qPrintable(words));
-  QCOMPARE(window_->failures().stops().rowCount(), 0);
+  QCOMPARE(window_->failures().stops().rows(), 0);
 }
 
 void WindowTest::counts_values_in_bars() {

@@ -6,8 +6,10 @@
 #include <random>
 
 #include "planner/evaluate.h"
+#include "sim/analysis/causes.h"
 #include "sim/analysis/critical_path.h"
 #include "sim/analysis/lanes.h"
+#include "sim/analysis/op_tree.h"
 #include "sim/analysis/statistics.h"
 #include "sim/analysis/twins.h"
 #include "sim/analysis/waits.h"
@@ -372,6 +374,103 @@ TEST(Twins, AreOfTheSameStageAndMicroBatch) {
 TEST(Lanes, OffloadingIsNoCommunication) {
   for (const program::Stream& s : program::communication_of(mesh_of(Plan{})).streams)
     EXPECT_EQ(is_of_host(s.name), program::is_offload(s.role)) << s.name;
+}
+
+const OpNode& part_named(const OpNode& of, const std::string& name) {
+  static const OpNode none{.name = "none", .time = Time{-1}, .count = 0, .parts = {}};
+  const auto found =
+      std::find_if(of.parts.begin(), of.parts.end(), [&](const OpNode& n) { return n.name == name; });
+  EXPECT_NE(found, of.parts.end()) << name;
+  return found == of.parts.end() ? none : *found;
+}
+
+TEST(OpTree, IsMadeOfNamesByHand) {
+  // On compute "layer0/a" works 10 - 2 = 8, "layer1/a" 5, "b" 20; on tp "b" works 4 of 9.
+  const Lanes lanes(timeline({slice(0, 0, 0, 2, 10, 0), slice(0, 0, 10, 10, 15, 1),
+                              slice(0, 0, 15, 15, 35, 2), slice(0, 1, 0, 5, 9, 2)}));
+  const Part whole{{0}, Time{0}, Time{40 * kMicro}};
+  const OpNode together = op_tree(lanes, whole, false);
+  EXPECT_EQ(together.time, Time{(8 + 5 + 20 + 4) * kMicro});
+  EXPECT_EQ(together.count, 4);
+  const OpNode& compute = part_named(together, "compute");
+  EXPECT_EQ(part_named(compute, "layers").time, Time{13 * kMicro});
+  EXPECT_EQ(part_named(part_named(compute, "layers"), "a").count, 2);
+  EXPECT_EQ(compute.parts.front().name, "b") << "the longest is first";
+  EXPECT_EQ(part_named(part_named(together, "tp"), "b").time, Time{4 * kMicro});
+  const OpNode apart = op_tree(lanes, whole, true);
+  const OpNode& by_layer = part_named(apart, "compute");
+  ASSERT_EQ(by_layer.parts.size(), 3U);
+  EXPECT_EQ(by_layer.parts[0].name, "layer0") << "layers stand first, in their order";
+  EXPECT_EQ(by_layer.parts[0].time, Time{8 * kMicro});
+  EXPECT_EQ(by_layer.parts[1].time, Time{5 * kMicro});
+  // From 8 to 12: 2 of layer 0, 2 of layer 1, 1 of the tp lane.
+  EXPECT_EQ(op_tree(lanes, {{0}, Time{8 * kMicro}, Time{12 * kMicro}}, true).time, Time{5 * kMicro});
+}
+
+// Times of parts add up to their parent's, and parts of time to the whole.
+void expect_sums(const OpNode& node) {
+  if (node.parts.empty()) return;
+  Time sum{0};
+  std::int64_t count = 0;
+  for (const OpNode& part : node.parts) {
+    sum += part.time;
+    count += part.count;
+    expect_sums(part);
+  }
+  EXPECT_EQ(sum, node.time) << node.name;
+  EXPECT_EQ(count, node.count) << node.name;
+}
+
+TEST(OpTree, AddsUp) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    const Lanes lanes(random_timeline(seed));
+    Part whole{{0, 1, 2}, lanes.begin(), lanes.end()}, first = whole, second = whole;
+    first.to = second.from = lanes.begin() + (lanes.end() - lanes.begin()) / 3;
+    Time active{0};
+    for (const Slice& s : lanes.timeline().slices) active += s.end - s.active;
+    for (const bool apart : {false, true}) {
+      const OpNode all = op_tree(lanes, whole, apart);
+      expect_sums(all);
+      EXPECT_EQ(all.time, active);
+      EXPECT_EQ(op_tree(lanes, first, apart).time + op_tree(lanes, second, apart).time, active);
+    }
+  }
+}
+
+TEST(Causes, AddUpToTheLengthOfEachRun) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Timeline slow = random_timeline(seed);
+    const Lanes first(slow);
+    for (Slice& s : slow.slices) {
+      for (Time Slice::*part : {&Slice::ready, &Slice::start, &Slice::active, &Slice::end})
+        s.*part = s.*part * 3;
+    }
+    const Lanes second(std::move(slow));
+    double a = 0, b = 0, before = 1e9;
+    for (const Cause& c : causes(first, second)) {
+      EXPECT_NEAR(c.second_s, 3 * c.first_s, 1e-12) << c.name;
+      EXPECT_LE(std::abs(c.difference()), before);
+      before = std::abs(c.difference());
+      a += c.first_s;
+      b += c.second_s;
+    }
+    EXPECT_NEAR(a, seconds(first.end() - first.begin()), 1e-9);
+    EXPECT_NEAR(b, seconds(second.end() - second.begin()), 1e-9);
+  }
+}
+
+TEST(Causes, NameTheStreamThatComputeWaitedFor) {
+  // Compute works 10 and 10; in the second run it waits 6 longer for tp, and for nothing else.
+  const Lanes first(timeline({slice(0, 0, 0, 0, 10), slice(0, 1, 10, 10, 12), slice(0, 0, 12, 12, 22)}));
+  const Lanes second(timeline({slice(0, 0, 0, 0, 10), slice(0, 1, 10, 10, 18), slice(0, 0, 18, 18, 28)}));
+  const auto all = causes(first, second);
+  ASSERT_GE(all.size(), 2U);
+  EXPECT_EQ(all[0].name, "tp");
+  EXPECT_NEAR(all[0].first_s, 2e-6, 1e-15);
+  EXPECT_NEAR(all[0].second_s, 8e-6, 1e-15);
+  for (std::size_t i = 1; i < all.size(); ++i) EXPECT_NEAR(all[i].difference(), 0, 1e-15) << all[i].name;
 }
 
 }  // namespace

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/plans/parallel.h"
+
+#include <QMouseEvent>
+#include <QPainter>
+#include <algorithm>
+#include <cmath>
+
+#include "gui/text.h"
+#include "gui/theme.h"
+
+namespace orrery::gui {
+namespace {
+
+constexpr int kSide = 44, kTop = 44, kBottom = 26;  // pixels around the axes
+constexpr double kReach = 8;                        // pixels from an axis or a line
+constexpr double kDragBegins = 4;
+
+double distance(const QPointF& p, const QPointF& a, const QPointF& b) {
+  const QPointF along = b - a;
+  const double length = QPointF::dotProduct(along, along);
+  const double t = length > 0 ? std::clamp(QPointF::dotProduct(p - a, along) / length, 0.0, 1.0) : 0;
+  const QPointF off = p - (a + t * along);
+  return std::sqrt(QPointF::dotProduct(off, off));
+}
+
+}  // namespace
+
+ParallelChart::ParallelChart(QWidget* parent) : QWidget(parent) {
+  setAccessibleName(tr("Plans across degrees and measures"));
+  setMinimumSize(240, 160);
+  setToolTip(
+      tr("Click a line to select its plan. Drag along an axis to keep plans in a range; click its name "
+         "to keep all again."));
+}
+
+void ParallelChart::set(std::vector<Axis> axes, std::vector<Line> lines) {
+  const bool narrowed =
+      std::any_of(ranges_.begin(), ranges_.end(), [](const auto& r) { return r.has_value(); });
+  std::erase_if(axes, [](const Axis& a) {
+    return std::adjacent_find(a.values.begin(), a.values.end(), std::not_equal_to<>()) == a.values.end();
+  });
+  axes_ = std::move(axes);
+  lines_ = std::move(lines);
+  ranges_.assign(axes_.size(), std::nullopt);
+  marked_.clear();
+  dragged_.reset();
+  update();
+  if (narrowed) Q_EMIT kept_changed();
+}
+
+void ParallelChart::mark(const std::vector<int>& numbers) {
+  marked_ = numbers;
+  update();
+}
+
+ParallelChart::Range ParallelChart::span(std::size_t axis) const {
+  const auto [low, high] = std::minmax_element(axes_[axis].values.begin(), axes_[axis].values.end());
+  return {*low, *high};
+}
+
+QPointF ParallelChart::point(std::size_t axis, double value) const {
+  const Range r = span(axis);
+  const double gaps = static_cast<double>(std::max<std::size_t>(1, axes_.size() - 1));
+  const double x = kSide + (width() - 2.0 * kSide) * static_cast<double>(axis) / gaps;
+  const double high = height() - kTop - kBottom;
+  return {x, kTop + high * (1 - (value - r.low) / (r.high - r.low))};
+}
+
+double ParallelChart::value_at(std::size_t axis, double y) const {
+  const Range r = span(axis);
+  const double high = height() - kTop - kBottom;
+  return r.low + (r.high - r.low) * std::clamp(1 - (y - kTop) / high, 0.0, 1.0);
+}
+
+std::optional<std::size_t> ParallelChart::axis_at(double x) const {
+  for (std::size_t a = 0; a < axes_.size(); ++a) {
+    if (std::abs(point(a, span(a).low).x() - x) <= kReach) return a;
+  }
+  return std::nullopt;
+}
+
+std::vector<bool> ParallelChart::kept() const {
+  std::vector<bool> out(lines_.size(), true);
+  for (std::size_t a = 0; a < axes_.size(); ++a) {
+    if (!ranges_[a]) continue;
+    for (std::size_t i = 0; i < lines_.size(); ++i) {
+      const double v = axes_[a].values[i];
+      out[i] = out[i] && v >= ranges_[a]->low && v <= ranges_[a]->high;
+    }
+  }
+  return out;
+}
+
+void ParallelChart::paintEvent(QPaintEvent*) {
+  const Theme theme = Theme::of(palette());
+  QPainter painter(this);
+  painter.fillRect(rect(), theme.background);
+  if (axes_.empty()) {
+    painter.setPen(theme.faint_text);
+    painter.drawText(rect(), Qt::AlignCenter, tr("Plans come here as lines once a scenario was searched."));
+    return;
+  }
+  painter.setRenderHint(QPainter::Antialiasing);
+  const std::vector<bool> keep = kept();
+  const auto is_marked = [&](const Line& l) {
+    return std::find(marked_.begin(), marked_.end(), l.number) != marked_.end();
+  };
+  const auto draw = [&](std::size_t i, const QPen& pen) {
+    painter.setPen(pen);
+    QPolygonF line;
+    for (std::size_t a = 0; a < axes_.size(); ++a) line << point(a, axes_[a].values[i]);
+    painter.drawPolyline(line);
+  };
+  // What is left out is under what is kept, and that under what is marked.
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    if (!keep[i]) draw(i, QPen(theme.grid, 1));
+  }
+  for (std::size_t i = lines_.size(); i-- > 0;) {
+    QColor colour = lines_[i].colour;
+    colour.setAlpha(150);
+    if (keep[i] && !is_marked(lines_[i])) draw(i, QPen(colour, 1.2));
+  }
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    if (is_marked(lines_[i])) draw(i, QPen(theme.text, 2.6));
+  }
+  painter.setRenderHint(QPainter::Antialiasing, false);
+  for (std::size_t a = 0; a < axes_.size(); ++a) {
+    const Range r = span(a);
+    const QPointF top = point(a, r.high), bottom = point(a, r.low);
+    painter.setPen(QPen(theme.faint_text, 1));
+    painter.drawLine(top, bottom);
+    if (ranges_[a]) {
+      const QPointF from = point(a, ranges_[a]->high), to = point(a, ranges_[a]->low);
+      QColor shade = theme.selection;
+      shade.setAlpha(90);
+      painter.fillRect(QRectF(from.x() - 5, from.y(), 10, std::max(2.0, to.y() - from.y())), shade);
+    }
+    const double wide =
+        (width() - 2.0 * kSide) / static_cast<double>(std::max<std::size_t>(1, axes_.size() - 1));
+    const auto text_at = [&](double y, const QString& text) {
+      painter.drawText(QRectF(top.x() - wide, y, 2 * wide, 16), Qt::AlignCenter, text);
+    };
+    painter.setPen(theme.text);
+    // Every second name a line lower, so that neighbours have room.
+    text_at(a % 2 == 0 ? 4 : 18, axes_[a].title);
+    painter.setPen(theme.faint_text);
+    text_at(height() - kBottom + 4, number(r.low, axes_[a].decimals));
+    painter.drawText(QRectF(top.x() + 4, top.y() - 2, wide, 14), Qt::AlignLeft,
+                     number(r.high, axes_[a].decimals));
+  }
+}
+
+void ParallelChart::pick(const QPointF& at) {
+  double best = kReach;
+  std::optional<std::size_t> line;
+  const std::vector<bool> keep = kept();
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    if (!keep[i]) continue;
+    for (std::size_t a = 0; a + 1 < axes_.size(); ++a) {
+      const double d = distance(at, point(a, axes_[a].values[i]), point(a + 1, axes_[a + 1].values[i]));
+      if (d < best) {
+        best = d;
+        line = i;
+      }
+    }
+  }
+  if (line) Q_EMIT picked(lines_[*line].number);
+}
+
+void ParallelChart::mousePressEvent(QMouseEvent* event) {
+  pressed_ = event->position();
+  dragged_ = axes_.empty() ? std::nullopt : axis_at(pressed_.x());
+}
+
+void ParallelChart::mouseMoveEvent(QMouseEvent* event) {
+  if (!dragged_ || pressed_.y() < kTop - kReach) return;
+  if (std::abs(event->position().y() - pressed_.y()) < kDragBegins) return;
+  const double a = value_at(*dragged_, pressed_.y()), b = value_at(*dragged_, event->position().y());
+  ranges_[*dragged_] = Range{std::min(a, b), std::max(a, b)};
+  update();
+  Q_EMIT kept_changed();
+}
+
+void ParallelChart::mouseReleaseEvent(QMouseEvent* event) {
+  const QPointF at = event->position();
+  const bool clicked =
+      std::abs(at.y() - pressed_.y()) < kDragBegins && std::abs(at.x() - pressed_.x()) < kDragBegins;
+  if (!clicked) return;
+  if (at.y() >= kTop - kReach) return pick(at);
+  const auto axis = axes_.empty() ? std::nullopt : axis_at(at.x());
+  if (!axis || !ranges_[*axis]) return;
+  ranges_[*axis].reset();
+  update();
+  Q_EMIT kept_changed();
+}
+
+}  // namespace orrery::gui
