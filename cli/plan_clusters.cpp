@@ -143,9 +143,10 @@ void compare_clusters(App& app, const PlanAsked& o, const AskedScenario& scenari
   }
   if (std::all_of(all.begin(), all.end(), [](const OnCluster& c) { return !c.refused.empty(); }))
     throw *first;
-  for (OnCluster& c : all) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    OnCluster& c = all[i];
     if (!c.refused.empty()) continue;
-    const std::string doing = "searching " + printable(c.asked);
+    const std::string doing = fmt::format("searching {}, {} of {}", printable(c.asked), i + 1, all.size());
     c.answer = answer_to(c.problem, o, doing.c_str());
     c.problem.cluster.nodes = c.problem.scenario.cluster.nodes = c.answer.nodes;
   }

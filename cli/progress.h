@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a command that takes over a second is at, on stderr when that is a terminal: the phase, a bar where
-// its share is known, and the time. A thread of its own draws it, so phases need not call in to be seen.
+// its share is known, the time, and about how long the phase still takes. A thread of its own draws it, so
+// phases need not call in to be seen.
 //
 //   {
 //     Progress progress("reading");
@@ -13,9 +14,14 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <thread>
 
 namespace orrery::cli {
+
+// The line; `elapsed_s` since the command began, `in_phase_s` since the phase did. What is left is said once
+// enough is done to tell.
+std::string progress_line(const std::string& phase, double share, double elapsed_s, double in_phase_s);
 
 class Progress {
  public:
@@ -32,7 +38,6 @@ class Progress {
   }
 
  private:
-  void draw(double elapsed_s) const;
   void run();
 
   std::atomic<const char*> phase_;
