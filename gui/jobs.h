@@ -31,6 +31,9 @@ class Job {
  public:
   Job(Jobs& jobs, QString kind) : jobs_(jobs), kind_(std::move(kind)) {}
   bool cancelled() const { return cancelled_; }
+  void go_on() const {
+    if (cancelled_) throw Cancelled{};
+  }
   // Says how far it is, from 0 to 1; throws Cancelled once the job is cancelled.
   void progress(double share);
 

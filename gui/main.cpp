@@ -63,9 +63,10 @@ class Director : public QObject {
     }
     if (const QString pane = std::exchange(wish_.pane, {}); !pane.isEmpty() && !window_.bring_pane(pane)) {
       failed_ = true;
-      return QApplication::exit(
-          fail(ExitCode::kUsage, QString("--pane: \"%1\" is no pane of this page; allowed: %2")
-                                     .arg(pane, window_.pane_names().join(", "))));
+      const QStringList names = window_.pane_names();
+      return QApplication::exit(fail(
+          ExitCode::kUsage, QString("--pane: \"%1\" is no pane of this page; allowed: %2")
+                                .arg(pane, names.isEmpty() ? "none, as it has no panes" : names.join(", "))));
     }
     done_ = true;
     if (wish_.at || wish_.rank >= 0) {

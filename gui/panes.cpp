@@ -16,9 +16,10 @@ Panes::Panes(const QString& name, QWidget* central, QWidget* parent) : QMainWind
   setCentralWidget(central);
 }
 
-void Panes::add(const QString& title, QWidget* content, Qt::DockWidgetArea area, Among among) {
+void Panes::add(const QString& name, const QString& title, QWidget* content, Qt::DockWidgetArea area,
+                Among among) {
   auto* dock = new QDockWidget(title, this);
-  dock->setObjectName(objectName() + " " + title);
+  dock->setObjectName(name);
   dock->setWidget(content);
   const auto in_area = [&](QDockWidget* d) { return dockWidgetArea(d) == area; };
   const auto first = std::find_if(docks_.begin(), docks_.end(), in_area);
@@ -38,8 +39,10 @@ void Panes::set_size(Qt::DockWidgetArea area, int pixels) {
   }
 }
 
-QString Panes::name_of(const QString& title) {
-  return title.toLower().replace(' ', '-');
+QStringList Panes::names() const {
+  QStringList out;
+  for (const QDockWidget* dock : docks_) out << dock->objectName();
+  return out;
 }
 
 void Panes::bring(const QWidget* content) {
@@ -52,7 +55,7 @@ void Panes::bring(const QWidget* content) {
 
 bool Panes::bring(const QString& name) {
   for (const QDockWidget* dock : docks_) {
-    if (name_of(dock->windowTitle()) != name) continue;
+    if (dock->objectName() != name) continue;
     bring(dock->widget());
     return true;
   }

@@ -21,14 +21,15 @@ class Panes : public QMainWindow {
 
   // Where others are in the area already: in one place with the last of them, the first on top; or under it.
   enum class Among { kStacked, kUnder };
-  void add(const QString& title, QWidget* content, Qt::DockWidgetArea area, Among among = Among::kStacked);
+  // `name`: what its place is kept under and --pane says, in no language.
+  void add(const QString& name, const QString& title, QWidget* content, Qt::DockWidgetArea area,
+           Among among = Among::kStacked);
   // As if people had pulled the area's edge.
   void set_size(Qt::DockWidgetArea area, int pixels);
   // Brings a pane forward, and back where it was closed.
   void bring(const QWidget* content);
-  // "why-they-differ" of a pane with that title. False: there is none.
-  bool bring(const QString& name);
-  static QString name_of(const QString& title);
+  bool bring(const QString& name);  // false: there is none
+  QStringList names() const;
   const std::vector<QDockWidget*>& all() const { return docks_; }
 
  private:

@@ -30,6 +30,7 @@ inline constexpr JobWords kSeenJobs[] = {{"open", "opening"},
                                          {"critical path", "finding the critical path"},
                                          {"find", "finding ops"},
                                          {"statistics", "summing up"},
+                                         {"gap", "finding the longest gap"},
                                          {"export", "writing"}};
 
 // One plan, run through the event engine.

@@ -126,9 +126,9 @@ Table::Table(const QString& name, const QStringList& headers, const QString& hin
   setSortingEnabled(true);
   connect(selectionModel(), &QItemSelectionModel::selectionChanged, this, &Table::selection_changed);
   connect(this, &QTableView::clicked, this,
-          [this](const QModelIndex& at) { Q_EMIT clicked_number(number(at.row())); });
+          [this](const QModelIndex& at) { Q_EMIT picked(number(at.row())); });
   connect(this, &QTableView::doubleClicked, this,
-          [this](const QModelIndex& at) { Q_EMIT double_clicked_number(number(at.row())); });
+          [this](const QModelIndex& at) { Q_EMIT activated_number(number(at.row())); });
 }
 
 void Table::fill(std::vector<std::vector<Cell>> rows) {
@@ -185,10 +185,15 @@ QString Table::csv() const {
 }
 
 void Table::keyPressEvent(QKeyEvent* event) {
-  if (event->matches(QKeySequence::Copy))
+  if (event->matches(QKeySequence::Copy)) {
     QApplication::clipboard()->setText(csv());
-  else
+  } else if ((event->key() == Qt::Key_Return || event->key() == Qt::Key_Enter) && currentIndex().isValid()) {
+    const int n = number(currentIndex().row());
+    Q_EMIT picked(n);
+    Q_EMIT activated_number(n);
+  } else {
     QTableView::keyPressEvent(event);
+  }
 }
 
 void Table::paintEvent(QPaintEvent* event) {
@@ -196,8 +201,9 @@ void Table::paintEvent(QPaintEvent* event) {
   if (rows() > 0) return;
   QPainter painter(viewport());
   painter.setPen(Theme::of(palette()).faint_text);
-  painter.drawText(viewport()->rect().adjusted(12, 8, -12, -8), Qt::AlignCenter | Qt::TextWordWrap,
-                   cells_->rowCount({}) > 0 ? tr("No row has all of these words.") : hint_);
+  painter.drawText(
+      viewport()->rect().adjusted(12, 8, -12, -8), Qt::AlignCenter | Qt::TextWordWrap,
+      cells_->rowCount({}) > 0 ? tr("No row is left: widen the words or ranges asked for.") : hint_);
 }
 
 }  // namespace orrery::gui

@@ -67,8 +67,8 @@ class Table : public QTableView {
 
  Q_SIGNALS:
   void selection_changed();
-  void clicked_number(int number);
-  void double_clicked_number(int number);
+  void picked(int number);            // by a click or Enter
+  void activated_number(int number);  // by a double-click or Enter
 
  protected:
   void keyPressEvent(QKeyEvent* event) override;

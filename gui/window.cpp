@@ -138,9 +138,7 @@ QString Window::page() const {
 
 QStringList Window::pane_names() const {
   QStringList out;
-  for (const Panes* p : pages_->currentWidget()->findChildren<Panes*>()) {
-    for (const QDockWidget* dock : p->all()) out << Panes::name_of(dock->windowTitle());
-  }
+  for (const Panes* p : pages_->currentWidget()->findChildren<Panes*>()) out << p->names();
   return out;
 }
 
@@ -242,6 +240,7 @@ void Window::build_menus() {
     a->setShortcut(QKeySequence(key));
     a->setShortcutContext(Qt::WidgetWithChildrenShortcut);
     timeline_->addAction(a);
+    for (QDockWidget* dock : timeline_->findChildren<QDockWidget*>()) dock->addAction(a);  // torn off too
     time->addAction(a);
     connect(a, &QAction::triggered, this, std::forward<decltype(action)>(action));
   };
@@ -260,7 +259,7 @@ void Window::build_menus() {
   on_timeline(tr("Previous found op"), "Shift+N", [this] { timeline_->find_next(-1); });
   on_timeline(tr("Critical path"), "C",
               [this] { timeline_->show_critical_path(!timeline_->critical_path_shown()); });
-  on_timeline(tr("Longest gap of what is shown"), "G", [this] { timeline_->show_longest_gap(); });
+  on_timeline(tr("Longest gap of compute"), "G", [this] { timeline_->show_longest_gap(); });
   on_timeline(tr("Bookmark this view"), "M", [this] { timeline_->add_bookmark(); });
   on_timeline(tr("Open all rows"), "E", [this] { timeline_->view(0).set_all_open(true); });
   on_timeline(tr("Close all rows"), "Shift+E", [this] { timeline_->view(0).set_all_open(false); });

@@ -89,13 +89,15 @@ PlansPage::PlansPage(Session& session, QWidget* parent) : QWidget(parent), sessi
   in_two->addWidget(trade_off_, 1);
   parallel_ = new ParallelChart;
   breakdown_ = new StackedBarChart(tr("Where the step goes"));
-  panes_->add(tr("Trade-off"), of_two, Qt::RightDockWidgetArea);
-  panes_->add(tr("All degrees"), parallel_, Qt::RightDockWidgetArea);
-  panes_->add(tr("Where the step goes"), breakdown_, Qt::RightDockWidgetArea, Panes::Among::kUnder);
+  panes_->add("trade-off", tr("Trade-off"), of_two, Qt::RightDockWidgetArea);
+  panes_->add("all-degrees", tr("All degrees"), parallel_, Qt::RightDockWidgetArea);
+  panes_->add("where-the-step-goes", tr("Where the step goes"), breakdown_, Qt::RightDockWidgetArea,
+              Panes::Among::kUnder);
   panes_->set_size(Qt::RightDockWidgetArea, 480);
   panes_->set_size(Qt::BottomDockWidgetArea, 260);
   layout->addWidget(panes_, 1);
   connect(&session_, &Session::answer_changed, this, &PlansPage::answer_changed);
+  connect(&session_, &Session::runs_changed, this, &PlansPage::show_buttons);
   connect(x_, &QComboBox::currentIndexChanged, this, &PlansPage::show_trade_off);
   connect(y_, &QComboBox::currentIndexChanged, this, &PlansPage::show_trade_off);
   connect(parallel_, &ParallelChart::picked, this, [this](int n) { table_->select_number(n); });
@@ -128,7 +130,7 @@ void PlansPage::build_table(QWidget* into) {
   column->addWidget(table_, 1);
   connect(filter_, &QLineEdit::textChanged, table_, &Table::set_filter);
   connect(table_, &Table::selection_changed, this, &PlansPage::selection_changed);
-  connect(table_, &Table::double_clicked_number, this, [this] { look_->click(); });
+  connect(table_, &Table::activated_number, this, [this] { look_->click(); });
   connect(look_, &QPushButton::clicked, this, [this] {
     if (const int n = table_->selected(); n >= 0)
       session_.look_into(found_[static_cast<std::size_t>(n)].plan);
@@ -155,14 +157,14 @@ void PlansPage::build_details() {
   helps_ =
       new Table(tr("What would help"), {tr("change"), tr("step, s"), tr("speedup"), tr("best plan then")},
                 tr("What a faster network, more memory or more nodes would bring comes here."));
-  const auto below = [this](const QString& title, QWidget* content) {
-    panes_->add(title, content, Qt::BottomDockWidgetArea);
+  const auto below = [this](const char* name, const QString& title, QWidget* content) {
+    panes_->add(name, title, content, Qt::BottomDockWidgetArea);
   };
-  below(tr("Why"), why_);
-  below(tr("Why not"), why_not_);
-  below(tr("Memory"), memory_);
-  below(tr("Compare"), comparison_);
-  below(tr("What would help"), helps_);
+  below("why", tr("Why"), why_);
+  below("why-not", tr("Why not"), why_not_);
+  below("memory", tr("Memory"), memory_);
+  below("compare", tr("Compare"), comparison_);
+  below("what-would-help", tr("What would help"), helps_);
 }
 
 void PlansPage::answer_changed() {
@@ -250,9 +252,14 @@ void PlansPage::selection_changed() {
   show_breakdown(rows);
   show_memory(rows);
   show_comparison(rows);
-  look_->setEnabled(!rows.empty());
-  beside_->setEnabled(!rows.empty() && session_.run(0) != nullptr);
+  show_buttons();
   if (rows.size() == 2) panes_->bring(comparison_);
+}
+
+void PlansPage::show_buttons() {
+  const bool some = table_->selected() >= 0;
+  look_->setEnabled(some);
+  beside_->setEnabled(some && session_.run(0) != nullptr);
 }
 
 void PlansPage::show_breakdown(const std::vector<int>& rows) {
@@ -330,33 +337,31 @@ void PlansPage::show_parallel() {
   using Of = double (*)(const Found&);
   struct Degree {
     const char* title;
-    int decimals;
     Of of;
   };
   static constexpr std::array kAxes{
-      Degree{"TP", 0, [](const Found& f) { return static_cast<double>(f.plan.tp); }},
-      Degree{"CP", 0, [](const Found& f) { return static_cast<double>(f.plan.cp); }},
-      Degree{"EP", 0, [](const Found& f) { return static_cast<double>(f.plan.ep); }},
-      Degree{"PP", 0, [](const Found& f) { return static_cast<double>(f.plan.pp); }},
-      Degree{"VPP", 0, [](const Found& f) { return static_cast<double>(f.plan.vpp); }},
-      Degree{"DP", 0, [](const Found& f) { return static_cast<double>(f.plan.dp); }},
-      Degree{"micro-batch", 0, [](const Found& f) { return static_cast<double>(f.plan.micro_batch); }},
-      Degree{"ZeRO", 0, [](const Found& f) { return static_cast<double>(f.plan.zero); }},
-      Degree{"MFU, %", 1, [](const Found& f) { return 100 * f.mfu; }},
-      Degree{"GiB", 1, [](const Found& f) { return f.gib; }},
-      Degree{"fits, %", 0, [](const Found& f) { return 100 * f.fits; }},
-      Degree{"USD", 0, [](const Found& f) { return f.dollars; }},
-      Degree{"step, s", 2, [](const Found& f) { return f.step_s; }}};
+      Degree{"TP", [](const Found& f) { return static_cast<double>(f.plan.tp); }},
+      Degree{"CP", [](const Found& f) { return static_cast<double>(f.plan.cp); }},
+      Degree{"EP", [](const Found& f) { return static_cast<double>(f.plan.ep); }},
+      Degree{"PP", [](const Found& f) { return static_cast<double>(f.plan.pp); }},
+      Degree{"VPP", [](const Found& f) { return static_cast<double>(f.plan.vpp); }},
+      Degree{"DP", [](const Found& f) { return static_cast<double>(f.plan.dp); }},
+      Degree{"micro-batch", [](const Found& f) { return static_cast<double>(f.plan.micro_batch); }},
+      Degree{"ZeRO", [](const Found& f) { return static_cast<double>(f.plan.zero); }},
+      Degree{"MFU, %", [](const Found& f) { return 100 * f.mfu; }},
+      Degree{"GiB", [](const Found& f) { return f.gib; }},
+      Degree{"fits, %", [](const Found& f) { return 100 * f.fits; }},
+      Degree{"USD", [](const Found& f) { return f.dollars; }},
+      Degree{"step, s", [](const Found& f) { return f.step_s; }}};
   const Theme theme = Theme::of(palette());
   std::vector<ParallelChart::Axis> axes;
   for (const Degree& d : kAxes) {
-    axes.push_back({tr(d.title), {}, d.decimals});
+    axes.push_back({tr(d.title), {}});
     for (const Found& f : found_) axes.back().values.push_back(d.of(f));
   }
-  std::vector<ParallelChart::Line> lines;
-  for (std::size_t i = 0; i < found_.size(); ++i)
-    lines.push_back({static_cast<int>(i), how_colours(theme)[static_cast<std::size_t>(found_[i].how)]});
-  parallel_->set(std::move(axes), std::move(lines));
+  std::vector<QColor> colours;
+  for (const Found& f : found_) colours.push_back(how_colours(theme)[static_cast<std::size_t>(f.how)]);
+  parallel_->set(std::move(axes), std::move(colours));
   parallel_->mark(table_->selected_numbers());
 }
 

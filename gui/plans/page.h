@@ -58,6 +58,7 @@ class PlansPage : public QWidget {
   void show_memory(const std::vector<int>& selected);
   void show_trade_off();
   void show_parallel();
+  void show_buttons();
 
   Session& session_;
   std::vector<Found> found_;

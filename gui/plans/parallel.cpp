@@ -34,18 +34,19 @@ ParallelChart::ParallelChart(QWidget* parent) : QWidget(parent) {
          "to keep all again."));
 }
 
-void ParallelChart::set(std::vector<Axis> axes, std::vector<Line> lines) {
-  const bool narrowed =
-      std::any_of(ranges_.begin(), ranges_.end(), [](const auto& r) { return r.has_value(); });
+void ParallelChart::set(std::vector<Axis> axes, std::vector<QColor> colours) {
   std::erase_if(axes, [](const Axis& a) {
     return std::adjacent_find(a.values.begin(), a.values.end(), std::not_equal_to<>()) == a.values.end();
   });
+  colours_ = std::move(colours);
+  update();
+  if (axes == axes_) return;  // in other colours
+  const bool narrowed =
+      std::any_of(ranges_.begin(), ranges_.end(), [](const auto& r) { return r.has_value(); });
   axes_ = std::move(axes);
-  lines_ = std::move(lines);
   ranges_.assign(axes_.size(), std::nullopt);
   marked_.clear();
   dragged_.reset();
-  update();
   if (narrowed) Q_EMIT kept_changed();
 }
 
@@ -73,18 +74,31 @@ double ParallelChart::value_at(std::size_t axis, double y) const {
   return r.low + (r.high - r.low) * std::clamp(1 - (y - kTop) / high, 0.0, 1.0);
 }
 
-std::optional<std::size_t> ParallelChart::axis_at(double x) const {
+std::optional<std::size_t> ParallelChart::axis_at(const QPointF& at) const {
+  // Names reach to the middle between axes, lines a few pixels.
+  const double gap =
+      (width() - 2.0 * kSide) / static_cast<double>(std::max<std::size_t>(1, axes_.size() - 1));
+  const double reach = at.y() < kTop - kReach ? std::max(kReach, gap / 2) : kReach;
   for (std::size_t a = 0; a < axes_.size(); ++a) {
-    if (std::abs(point(a, span(a).low).x() - x) <= kReach) return a;
+    if (std::abs(point(a, span(a).low).x() - at.x()) <= reach) return a;
   }
   return std::nullopt;
 }
 
+// With as many digits as tell its ends apart.
+QString ParallelChart::text_of(std::size_t axis, double value) const {
+  const auto& values = axes_[axis].values;
+  const Range r = span(axis);
+  const bool whole = std::all_of(values.begin(), values.end(), [](double v) { return v == std::floor(v); });
+  const int decimals = static_cast<int>(std::clamp(2 - std::floor(std::log10(r.high - r.low)), 0.0, 6.0));
+  return number(value, whole ? 0 : decimals);
+}
+
 std::vector<bool> ParallelChart::kept() const {
-  std::vector<bool> out(lines_.size(), true);
+  std::vector<bool> out(colours_.size(), true);
   for (std::size_t a = 0; a < axes_.size(); ++a) {
     if (!ranges_[a]) continue;
-    for (std::size_t i = 0; i < lines_.size(); ++i) {
+    for (std::size_t i = 0; i < colours_.size(); ++i) {
       const double v = axes_[a].values[i];
       out[i] = out[i] && v >= ranges_[a]->low && v <= ranges_[a]->high;
     }
@@ -98,13 +112,13 @@ void ParallelChart::paintEvent(QPaintEvent*) {
   painter.fillRect(rect(), theme.background);
   if (axes_.empty()) {
     painter.setPen(theme.faint_text);
-    painter.drawText(rect(), Qt::AlignCenter, tr("Plans come here as lines once a scenario was searched."));
+    painter.drawText(rect(), Qt::AlignCenter, tr("Two plans that differ, or more, come here as lines."));
     return;
   }
   painter.setRenderHint(QPainter::Antialiasing);
   const std::vector<bool> keep = kept();
-  const auto is_marked = [&](const Line& l) {
-    return std::find(marked_.begin(), marked_.end(), l.number) != marked_.end();
+  const auto is_marked = [&](std::size_t line) {
+    return std::find(marked_.begin(), marked_.end(), static_cast<int>(line)) != marked_.end();
   };
   const auto draw = [&](std::size_t i, const QPen& pen) {
     painter.setPen(pen);
@@ -113,16 +127,16 @@ void ParallelChart::paintEvent(QPaintEvent*) {
     painter.drawPolyline(line);
   };
   // What is left out is under what is kept, and that under what is marked.
-  for (std::size_t i = 0; i < lines_.size(); ++i) {
+  for (std::size_t i = 0; i < colours_.size(); ++i) {
     if (!keep[i]) draw(i, QPen(theme.grid, 1));
   }
-  for (std::size_t i = lines_.size(); i-- > 0;) {
-    QColor colour = lines_[i].colour;
+  for (std::size_t i = colours_.size(); i-- > 0;) {
+    QColor colour = colours_[i];
     colour.setAlpha(150);
-    if (keep[i] && !is_marked(lines_[i])) draw(i, QPen(colour, 1.2));
+    if (keep[i] && !is_marked(i)) draw(i, QPen(colour, 1.2));
   }
-  for (std::size_t i = 0; i < lines_.size(); ++i) {
-    if (is_marked(lines_[i])) draw(i, QPen(theme.text, 2.6));
+  for (std::size_t i = 0; i < colours_.size(); ++i) {
+    if (is_marked(i)) draw(i, QPen(theme.text, 2.6));
   }
   painter.setRenderHint(QPainter::Antialiasing, false);
   for (std::size_t a = 0; a < axes_.size(); ++a) {
@@ -145,9 +159,8 @@ void ParallelChart::paintEvent(QPaintEvent*) {
     // Every second name a line lower, so that neighbours have room.
     text_at(a % 2 == 0 ? 4 : 18, axes_[a].title);
     painter.setPen(theme.faint_text);
-    text_at(height() - kBottom + 4, number(r.low, axes_[a].decimals));
-    painter.drawText(QRectF(top.x() + 4, top.y() - 2, wide, 14), Qt::AlignLeft,
-                     number(r.high, axes_[a].decimals));
+    text_at(height() - kBottom + 4, text_of(a, r.low));
+    painter.drawText(QRectF(top.x() + 4, top.y() - 2, wide, 14), Qt::AlignLeft, text_of(a, r.high));
   }
 }
 
@@ -155,7 +168,7 @@ void ParallelChart::pick(const QPointF& at) {
   double best = kReach;
   std::optional<std::size_t> line;
   const std::vector<bool> keep = kept();
-  for (std::size_t i = 0; i < lines_.size(); ++i) {
+  for (std::size_t i = 0; i < colours_.size(); ++i) {
     if (!keep[i]) continue;
     for (std::size_t a = 0; a + 1 < axes_.size(); ++a) {
       const double d = distance(at, point(a, axes_[a].values[i]), point(a + 1, axes_[a + 1].values[i]));
@@ -165,12 +178,12 @@ void ParallelChart::pick(const QPointF& at) {
       }
     }
   }
-  if (line) Q_EMIT picked(lines_[*line].number);
+  if (line) Q_EMIT picked(static_cast<int>(*line));
 }
 
 void ParallelChart::mousePressEvent(QMouseEvent* event) {
   pressed_ = event->position();
-  dragged_ = axes_.empty() ? std::nullopt : axis_at(pressed_.x());
+  dragged_ = axes_.empty() ? std::nullopt : axis_at(pressed_);
 }
 
 void ParallelChart::mouseMoveEvent(QMouseEvent* event) {
@@ -188,7 +201,7 @@ void ParallelChart::mouseReleaseEvent(QMouseEvent* event) {
       std::abs(at.y() - pressed_.y()) < kDragBegins && std::abs(at.x() - pressed_.x()) < kDragBegins;
   if (!clicked) return;
   if (at.y() >= kTop - kReach) return pick(at);
-  const auto axis = axes_.empty() ? std::nullopt : axis_at(at.x());
+  const auto axis = axes_.empty() ? std::nullopt : axis_at(at);
   if (!axis || !ranges_[*axis]) return;
   ranges_[*axis].reset();
   update();

@@ -7,6 +7,7 @@
 //   drag along an axis     keeps plans in that range; a click on the axis's name keeps all again
 #pragma once
 
+#include <QColor>
 #include <QWidget>
 #include <optional>
 #include <vector>
@@ -22,14 +23,11 @@ class ParallelChart : public QWidget {
   struct Axis {
     QString title;
     std::vector<double> values;  // by line
-    int decimals = 0;
+    friend bool operator==(const Axis&, const Axis&) = default;
   };
-  struct Line {
-    int number = 0;
-    QColor colour;
-  };
-  // Axes on which all lines have one value are left out.
-  void set(std::vector<Axis> axes, std::vector<Line> lines);
+  // A colour for each line, which is known by its number. Axes on which all lines have one value are left
+  // out. Ranges stay where nothing but colours is new.
+  void set(std::vector<Axis> axes, std::vector<QColor> colours);
   void mark(const std::vector<int>& numbers);
   // By line: whether it is in all ranges.
   std::vector<bool> kept() const;
@@ -52,11 +50,12 @@ class ParallelChart : public QWidget {
   };
   Range span(std::size_t axis) const;
   double value_at(std::size_t axis, double y) const;
-  std::optional<std::size_t> axis_at(double x) const;
+  std::optional<std::size_t> axis_at(const QPointF& at) const;
+  QString text_of(std::size_t axis, double value) const;
   void pick(const QPointF& at);
 
   std::vector<Axis> axes_;
-  std::vector<Line> lines_;
+  std::vector<QColor> colours_;
   std::vector<std::optional<Range>> ranges_;  // by axis
   std::vector<int> marked_;
   std::optional<std::size_t> dragged_;  // axis

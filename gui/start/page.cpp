@@ -7,6 +7,7 @@
 #include <QHBoxLayout>
 #include <QLabel>
 #include <QSettings>
+#include <QShortcut>
 #include <QVBoxLayout>
 
 #include "core/error.h"
@@ -119,12 +120,20 @@ QWidget* StartPage::build_form() {
   form->addRow(tr("Tokens of the run"), tokens_);
   column->addLayout(form);
   plan_ = new QPushButton(tr("Find the best plan"));
-  plan_->setDefault(true);
   column->addWidget(plan_);
   column->addStretch(1);
   connect(plan_, &QPushButton::clicked, this,
           [this] { session_.open(scenario(), tr("what was asked for")); });
-  connect(tokens_, &QLineEdit::returnPressed, plan_, &QPushButton::click);
+  // Enter plans, wherever it is typed in the form.
+  for (const int key : {Qt::Key_Return, Qt::Key_Enter}) {
+    auto* enter = new QShortcut(QKeySequence(key), out);
+    enter->setContext(Qt::WidgetWithChildrenShortcut);
+    connect(enter, &QShortcut::activated, plan_, &QPushButton::click);
+  }
+  // "1e" is no number, and not as if nothing stood there.
+  connect(tokens_, &QLineEdit::textChanged, plan_, [this](const QString& text) {
+    plan_->setEnabled(text.isEmpty() || tokens_->hasAcceptableInput());
+  });
   return out;
 }
 
@@ -138,6 +147,7 @@ QWidget* StartPage::build_files() {
     files->setAlternatingRowColors(true);
     column->addWidget(heading(name));
     column->addWidget(files, 1);
+    files->setToolTip(tr("double-click, or Enter"));
     connect(files, &QListWidget::itemActivated, this,
             [this](QListWidgetItem* item) { session_.open(item->data(kPathRole).toString()); });
     return files;

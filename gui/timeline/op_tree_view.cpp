@@ -50,6 +50,7 @@ QStringList OpTreeView::shown_path() const {
 void OpTreeView::lay_out() {
   bars_.clear();
   update();
+  setMinimumHeight(4 * kBarHeight);
   if (path_.empty() || root_.time <= Time{0}) return;
   Bar bar;
   for (std::size_t i = 0; i < path_.size(); ++i) {
@@ -64,7 +65,7 @@ void OpTreeView::lay_out() {
   add(bar);
   int deepest = 0;
   for (const Bar& b : bars_) deepest = std::max(deepest, b.depth + 1);
-  setMinimumHeight(deepest * kBarHeight);
+  setMinimumHeight(std::max(4, deepest) * kBarHeight);
 }
 
 void OpTreeView::add(Bar bar) {
@@ -93,8 +94,7 @@ void OpTreeView::paintEvent(QPaintEvent*) {
   painter.fillRect(rect(), theme.background);
   if (bars_.empty()) {
     painter.setPen(theme.faint_text);
-    painter.drawText(rect(), Qt::AlignCenter,
-                     tr("Where working time goes by layer comes here once a timeline is open."));
+    painter.drawText(rect(), Qt::AlignCenter, tr("Nothing worked in this part."));
     return;
   }
   for (const Bar& b : bars_) {

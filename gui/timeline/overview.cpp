@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gui/timeline/rows.h"
+
 namespace orrery::gui {
 namespace {
 
@@ -60,14 +62,8 @@ Time Overview::time_at(double x) const {
 
 double Overview::share_between(Time from, Time to) const {
   if (bins_.empty() || from >= bins_to_ || to <= bins_from_) return 0;
-  const auto bin = [&](Time t) {
-    const double at = ratio(t - bins_from_, bins_to_ - bins_from_) * static_cast<double>(bins_.size());
-    return static_cast<std::size_t>(std::clamp(at, 0.0, static_cast<double>(bins_.size() - 1)));
-  };
-  const std::size_t first = bin(from), last = std::max(first + 1, bin(to));
-  double sum = 0;
-  for (std::size_t i = first; i < last; ++i) sum += static_cast<double>(bins_[i]);
-  return sum / static_cast<double>(last - first);
+  const auto place = [&](Time t) { return ratio(t - bins_from_, bins_to_ - bins_from_); };
+  return static_cast<double>(mean_bin(bins_, place(from), place(to)));
 }
 
 void Overview::paintEvent(QPaintEvent*) {

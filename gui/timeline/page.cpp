@@ -142,9 +142,9 @@ void TimelinePage::runs_changed() {
     hits_.clear();
     path_.clear();
     path_button_->setChecked(false);
-    session_.jobs().cancel("statistics");
+    for (const char* kind : {"statistics", "gap", "by layer"}) session_.jobs().cancel(kind);
     clear_details();
-    overview_->set_bins({}, Time{0}, Time{0});
+    find_whole();
     fill_groupings();
     fill_measures();
     show_legend();
@@ -165,29 +165,32 @@ void TimelinePage::find_bins(std::size_t which) {
     const Row& row = *view.rows().roots()[i];
     if (row.parts.size() > kManyParts) wanted[i] = row.parts;
   }
-  std::vector<Row::Part> all;  // of the strip
-  if (which == 0 && overview_->bins().empty()) all = view.rows().computing();
-  if (wanted.empty() && all.empty()) return;
-  struct Bins {
-    std::map<std::size_t, std::vector<float>> by_root;
-    std::vector<float> all;
-  };
+  if (wanted.empty()) return;
   session_.jobs().start(
       kind,
-      [run = view.run(), wanted, all](Job& job) {
-        Bins bins;
-        for (const auto& [root, parts] : wanted) {
-          if (job.cancelled()) throw Job::Cancelled{};
-          bins.by_root[root] = bins_of(run->lanes, parts);
-        }
-        if (!all.empty()) bins.all = bins_of(run->lanes, all);
+      [run = view.run(), wanted](Job& job) {
+        std::map<std::size_t, std::vector<float>> bins;
+        for (const auto& [root, parts] : wanted)
+          bins[root] = bins_of(run->lanes, parts, [&] { job.go_on(); });
         return bins;
       },
-      [this, which](Bins bins) {
-        views_[which]->set_bins(std::move(bins.by_root));
-        if (bins.all.empty()) return;
-        const sim::Lanes& lanes = views_[0]->run()->lanes;
-        overview_->set_bins(std::move(bins.all), lanes.begin(), lanes.end());
+      [this, which](std::map<std::size_t, std::vector<float>> bins) {
+        views_[which]->set_bins(std::move(bins));
+      });
+}
+
+// Of the strip, whatever the rows are.
+void TimelinePage::find_whole() {
+  overview_->set_bins({}, Time{0}, Time{0});
+  session_.jobs().cancel("whole run");
+  if (!views_[0]->has_rows()) return;
+  const RunPtr run = views_[0]->run();
+  const std::vector<Row::Part> parts = views_[0]->rows().computing();
+  if (parts.empty()) return;
+  session_.jobs().start(
+      "whole run", [run, parts](Job& job) { return bins_of(run->lanes, parts, [&] { job.go_on(); }); },
+      [this, run](std::vector<float> bins) {
+        overview_->set_bins(std::move(bins), run->lanes.begin(), run->lanes.end());
       });
 }
 

@@ -51,7 +51,7 @@ class TimelinePage : public QWidget {
   void show_critical_path(bool show);
   bool critical_path_shown() const { return path_button_->isChecked(); }
   void add_bookmark();
-  // Of compute, in what is selected or else shown.
+  // Of compute, in what is shown.
   void show_longest_gap();
   // Either may be left out.
   void go_to(std::optional<Time> at, std::int64_t rank);
@@ -74,6 +74,7 @@ class TimelinePage : public QWidget {
   void runs_changed();
   void find_meetings(std::size_t which);
   void find_bins(std::size_t which);
+  void find_whole();
   void fill_groupings();
   void fill_measures();
   void show_legend();
@@ -83,8 +84,6 @@ class TimelinePage : public QWidget {
   void compare_runs();
   void show_difference(const sim::Comparison& comparison);
   void show_causes(const std::vector<sim::Cause>& causes);
-  // What is selected, or else shown; and sums over it.
-  TimeView::Range shown_range() const;
   void sum_up_soon();
   void sum_up();
   void emphasise();
@@ -114,7 +113,15 @@ class TimelinePage : public QWidget {
   QToolButton* layers_apart_;
   RankMap* rank_map_;
   QComboBox* rank_measure_;
-  QTimer soon_;                      // sums follow the part that is shown, not every step on the way
+  // What the sums on screen are of.
+  struct Summed {
+    const Run* run = nullptr;
+    Time from, to;
+    RankMeasure measure;
+    bool apart = false, layers = false, ranks = false;
+    friend bool operator==(const Summed&, const Summed&) = default;
+  } summed_;
+  QTimer soon_;                      // sums are made once what is shown rests
   std::vector<std::uint32_t> hits_;  // slices of the first run that the search found, in order of time
   std::ptrdiff_t hit_ = -1;
   std::vector<std::vector<sim::Link>> path_;  // of the first run, by lane

@@ -15,6 +15,13 @@
 namespace orrery::gui {
 namespace {
 
+// What compute waited for.
+QString text_of_cause(const std::string& cause) {
+  if (cause == sim::kLaunch) return QObject::tr("the host to launch it");
+  if (cause == sim::kEndOfStep) return QObject::tr("the end, with nothing left to compute");
+  return QString::fromStdString(cause);
+}
+
 QString percent(Time part, Time whole) {
   return whole.value > 0 ? QString::number(100 * ratio(part, whole), 'f', 1) + " %" : QString("-");
 }
@@ -48,24 +55,24 @@ void TimelinePage::build_details() {
                            tr("Lay a second run beside the first (Ctrl + B) to see what differs."));
   difference_pane_ = with_label(difference_label_, differences_);
   causes_ = new Table(tr("Why the two runs differ"),
-                      {tr("a process, on average"), tr("above"), tr("below"), tr("below - above")},
+                      {tr("compute of a process, on average"), tr("above"), tr("below"), tr("below - above")},
                       tr("Lay a second run beside the first (Ctrl + B) to see why they differ."));
   bookmarks_ = new Table(tr("Bookmarks"), {tr("bookmark"), tr("from"), tr("to")},
                          tr("Press M to keep the part of time that is shown, or selected."));
-  const auto below = [this](const QString& title, QWidget* content) {
-    panes_->add(title, content, Qt::BottomDockWidgetArea);
+  const auto below = [this](const char* name, const QString& title, QWidget* content) {
+    panes_->add(name, title, content, Qt::BottomDockWidgetArea);
   };
-  below(tr("Slice"), slice_);
-  below(tr("Selection"), part_pane_);
-  below(tr("By layer"), build_op_tree());
-  below(tr("Ranks"), build_rank_map());
-  below(tr("Difference"), difference_pane_);
-  below(tr("Why they differ"), causes_);
-  below(tr("Bookmarks"), bookmarks_);
+  below("slice", tr("Slice"), slice_);
+  below("selection", tr("Selection"), part_pane_);
+  below("by-layer", tr("By layer"), build_op_tree());
+  below("ranks", tr("Ranks"), build_rank_map());
+  below("difference", tr("Difference"), difference_pane_);
+  below("why-they-differ", tr("Why they differ"), causes_);
+  below("bookmarks", tr("Bookmarks"), bookmarks_);
   // What nobody sees is not summed up.
   for (QDockWidget* dock : panes_->all())
     connect(dock, &QDockWidget::visibilityChanged, this, &TimelinePage::sum_up_soon);
-  connect(bookmarks_, &Table::clicked_number, this, [this](int n) {
+  connect(bookmarks_, &Table::picked, this, [this](int n) {
     if (n < 0) return;
     const Bookmark& b = bookmarked_[static_cast<std::size_t>(n)];
     session_.time().change([&](TimeAxis& a) { a.show(b.from, b.to); });
@@ -78,6 +85,9 @@ void TimelinePage::clear_details() {
   slice_->setHtml(tr("<p style='color:gray'>Click a slice to see it.</p>"));
   statistics_->fill({});
   part_label_->setText(tr("Drag over rows to sum up what they did."));
+  op_tree_->set({});
+  rank_map_->set({}, 0, false);
+  summed_ = {};
 }
 
 void TimelinePage::show_slice(std::size_t which, std::size_t slice) {
@@ -131,47 +141,47 @@ void TimelinePage::show_part(std::size_t which, const sim::Part& part) {
   const RunPtr run = session_.run(which);
   session_.jobs().start(
       "statistics", [run, part](Job&) { return sim::statistics(run->lanes, part); },
-      [this, run](const sim::Statistics& s) { show_statistics(s, run->timeline()); });
+      [this, run, which](const sim::Statistics& s) {
+        if (run == session_.run(which)) show_statistics(s, run->timeline());
+      });
 }
 
 void TimelinePage::show_longest_gap() {
   const RunPtr run = session_.run(0);
   if (!run) return;
-  const TimeView::Range shown = shown_range();
+  const TimeAxis& axis = session_.time().axis();
   session_.jobs().start(
-      "statistics",
-      [run, part = sim::whole(run->lanes, shown.first, shown.second)](Job&) {
-        return sim::statistics(run->lanes, part);
+      "gap",
+      [run, part = sim::whole(run->lanes, axis.from(), axis.to())](Job&) {
+        return sim::statistics(run->lanes, part).longest_gap;
       },
-      [this, run](const sim::Statistics& s) {
-        if (run != session_.run(0) || !s.longest_gap) return;
-        const sim::Gap& gap = *s.longest_gap;
+      [this, run](const std::optional<sim::Gap>& gap) {
+        if (run != session_.run(0)) return;
+        if (!gap) {
+          part_label_->setText(tr("Compute has no gap in what is shown."));
+          return panes_->bring(part_pane_);
+        }
         TimeView& time = session_.time();
-        time.select(TimeView::Range{gap.from, gap.to});
-        time.change([&](TimeAxis& a) { a.show(gap.from - gap.length(), gap.to + gap.length()); });
-        views_[0]->reveal(gap.rank, -1, 0);
-        show_part(0, {{gap.rank}, gap.from, gap.to});
+        time.select(TimeView::Range{gap->from, gap->to});
+        time.change([&](TimeAxis& a) { a.show(gap->from - gap->length(), gap->to + gap->length()); });
+        views_[0]->reveal(gap->rank, -1, 0);
+        show_part(0, {{gap->rank}, gap->from, gap->to});
       });
-}
-
-TimeView::Range TimelinePage::shown_range() const {
-  const TimeView& time = session_.time();
-  return time.selection() ? *time.selection() : TimeView::Range{time.axis().from(), time.axis().to()};
 }
 
 void TimelinePage::show_statistics(const sim::Statistics& s, const Timeline& timeline) {
   QStringList idle;
   for (const sim::Idle& i : s.idle)
-    idle << tr("%1 %2").arg(QString::fromStdString(i.cause).toHtmlEscaped(), percent(i.time, s.window));
+    idle << tr("%1 %2").arg(text_of_cause(i.cause).toHtmlEscaped(), percent(i.time, s.window));
   part_label_->setText(
       tr("<b>compute %1</b> of %2 (all rows together) · communication not hidden by compute %3, "
          "hidden %4 · compute waited for: %5")
           .arg(percent(s.compute, s.window), text(s.window), text(s.exposed), text(s.hidden),
                idle.isEmpty() ? tr("nothing") : idle.join(", ")) +
-      (s.longest_gap ? tr(" · longest gap %1 on %2, for %3 (G shows it)")
+      (s.longest_gap ? tr(" · longest gap %1 on %2, for %3")
                            .arg(text(s.longest_gap->length()),
                                 Rows::process_label(timeline, s.longest_gap->rank).toHtmlEscaped(),
-                                QString::fromStdString(s.longest_gap->cause).toHtmlEscaped())
+                                text_of_cause(s.longest_gap->cause).toHtmlEscaped())
                      : QString()));
   std::vector<std::vector<Cell>> rows;
   for (const sim::KindStatistics& k : s.kinds) {
@@ -247,9 +257,8 @@ void TimelinePage::show_causes(const std::vector<sim::Cause>& causes) {
   };
   double first = 0, second = 0;
   for (const sim::Cause& c : causes) {
-    const QString name = QString::fromStdString(c.name);
-    const bool waits = c.name != "compute" && c.name != "launch" && c.name != "end of step";
-    add(waits ? tr("compute waits for %1").arg(name) : name, c.first_s, c.second_s);
+    add(c.name == "compute" ? tr("computes") : tr("waits for %1").arg(text_of_cause(c.name)), c.first_s,
+        c.second_s);
     first += c.first_s;
     second += c.second_s;
   }
@@ -266,10 +275,11 @@ QWidget* TimelinePage::build_op_tree() {
   column->setSpacing(0);
   auto* bar = new QHBoxLayout;
   bar->setContentsMargins(8, 4, 8, 4);
-  bar->addWidget(
+  auto* words =
       new QLabel(tr("Working time of all rows in the part that is selected, or else shown. Click a bar "
-                    "to look into it.")));
-  bar->addStretch(1);
+                    "to look into it."));
+  words->setWordWrap(true);
+  bar->addWidget(words, 1);
   layers_apart_ = new QToolButton;
   layers_apart_->setText(tr("Layers apart"));
   layers_apart_->setCheckable(true);
@@ -279,6 +289,7 @@ QWidget* TimelinePage::build_op_tree() {
   auto* scroll = new QScrollArea;
   scroll->setFrameShape(QFrame::NoFrame);
   scroll->setWidgetResizable(true);
+  scroll->setVerticalScrollBarPolicy(Qt::ScrollBarAlwaysOn);  // bars are as many as the width shows
   scroll->setWidget(op_tree_);
   column->addWidget(scroll, 1);
   connect(layers_apart_, &QToolButton::toggled, this, &TimelinePage::sum_up);
@@ -296,9 +307,9 @@ QWidget* TimelinePage::build_rank_map() {
   rank_measure_->setAccessibleName(tr("Colour ranks by"));
   bar->addWidget(rank_measure_);
   bar->addSpacing(8);
-  bar->addWidget(
-      new QLabel(tr("of the part that is selected, or else shown. Click a rank to see its rows.")));
-  bar->addStretch(1);
+  auto* words = new QLabel(tr("of the part that is selected, or else shown. Click a rank to see its rows."));
+  words->setWordWrap(true);
+  bar->addWidget(words, 1);
   column->addLayout(bar);
   rank_map_ = new RankMap;
   rank_map_->set_labels([this](std::int64_t rank) {
@@ -319,35 +330,46 @@ void TimelinePage::fill_measures() {
 }
 
 void TimelinePage::sum_up_soon() {
-  if (!soon_.isActive()) soon_.start();
+  soon_.start();
 }
 
+// For the panes that are seen.
 void TimelinePage::sum_up() {
   const RunPtr run = session_.run(0);
-  if (!run) {
-    op_tree_->set({});
-    rank_map_->set({}, 0, false);
-    return;
-  }
-  if (op_tree_->visibleRegion().isEmpty() && rank_map_->visibleRegion().isEmpty()) return;
-  const auto [from, to] = shown_range();
-  const std::vector<RankMeasure> measures = rank_measures(run->timeline());
+  const std::vector<RankMeasure> measures = run ? rank_measures(run->timeline()) : std::vector<RankMeasure>{};
+  if (measures.empty()) return;
+  const TimeView& time = session_.time();
+  const auto [from, to] =
+      time.selection() ? *time.selection() : TimeView::Range{time.axis().from(), time.axis().to()};
   const auto which = static_cast<std::size_t>(std::max(0, rank_measure_->currentIndex()));
-  if (which >= measures.size()) return;
+  const Summed asked{.run = run.get(),
+                     .from = from,
+                     .to = to,
+                     .measure = measures[std::min(which, measures.size() - 1)],
+                     .apart = layers_apart_->isChecked(),
+                     .layers = !op_tree_->visibleRegion().isEmpty(),
+                     .ranks = !rank_map_->visibleRegion().isEmpty()};
+  if (asked == summed_ || (!asked.layers && !asked.ranks)) return;
+  summed_ = asked;
   struct Sums {
     sim::OpNode ops;
     std::vector<double> ranks;
   };
   session_.jobs().start(
       "by layer",
-      [run, from = from, to = to, measure = measures[which], apart = layers_apart_->isChecked()](Job&) {
-        return Sums{sim::op_tree(run->lanes, sim::whole(run->lanes, from, to), apart),
-                    rank_values(run->lanes, measure, from, to)};
+      [run, asked](Job& job) {
+        Sums sums;
+        if (asked.layers)
+          sums.ops = sim::op_tree(run->lanes, sim::whole(run->lanes, asked.from, asked.to), asked.apart,
+                                  [&] { job.go_on(); });
+        if (asked.ranks) sums.ranks = rank_values(run->lanes, asked.measure, asked.from, asked.to);
+        return sums;
       },
-      [this, run, bytes = measures[which].what == RankMeasure::What::kMemory](Sums sums) {
-        if (run != session_.run(0)) return;
-        op_tree_->set(std::move(sums.ops));
-        rank_map_->set(std::move(sums.ranks), run->timeline().node_ranks, bytes);
+      [this, run, asked](Sums sums) {
+        if (asked.layers) op_tree_->set(std::move(sums.ops));
+        if (asked.ranks)
+          rank_map_->set(std::move(sums.ranks), run->timeline().node_ranks,
+                         asked.measure.what == RankMeasure::What::kMemory);
       });
 }
 

@@ -7,8 +7,10 @@
 #include <QToolTip>
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "gui/text.h"
+#include "sim/analysis/statistics.h"
 
 namespace orrery::gui {
 namespace {
@@ -16,9 +18,13 @@ namespace {
 constexpr int kMargin = 8, kScale = 22;  // pixels around the cells; of the line that explains colours
 constexpr int kLargestCell = 28;
 
+constexpr double kNotRecorded = std::numeric_limits<double>::quiet_NaN();
+
 double share_of(const sim::Lanes& lanes, std::int32_t process, const RankMeasure& m, Time from, Time to) {
   Time sum{0};
-  for (const sim::Lane& lane : lanes.of(process)) {
+  const auto of = lanes.of(process);
+  if (of.empty()) return kNotRecorded;
+  for (const sim::Lane& lane : of) {
     if (lane.stream != m.stream) continue;
     const std::size_t first = lanes.first_after(lane, from);
     const auto slices = lanes.slices(lane);
@@ -35,13 +41,13 @@ double share_of(const sim::Lanes& lanes, std::int32_t process, const RankMeasure
 
 // By process: the most that is live between two times.
 std::vector<double> memory_of(const Timeline& t, std::size_t processes, Time from, Time to) {
-  std::vector<double> out(processes);
+  std::vector<double> out(processes, kNotRecorded);
   for (std::size_t i = 0; i < t.memory.size(); ++i) {
     const MemoryPoint& p = t.memory[i];
     const bool followed = i + 1 < t.memory.size() && t.memory[i + 1].rank == p.rank;
     if (p.at >= to || (followed && t.memory[i + 1].at <= from)) continue;
     double& most = out[static_cast<std::size_t>(p.rank)];
-    most = std::max(most, static_cast<double>(p.total()));
+    most = std::fmax(most, static_cast<double>(p.total()));
   }
   return out;
 }
@@ -53,23 +59,18 @@ std::vector<RankMeasure> rank_measures(const Timeline& timeline) {
   for (std::size_t s = 0; s < timeline.streams.size(); ++s) {
     const auto stream = static_cast<std::int32_t>(s);
     out.push_back({RankMeasure::What::kWorking, stream});
-    if (s > 0) out.push_back({RankMeasure::What::kWaiting, stream});  // compute waits for nobody
+    const bool computes = s == 0 && !sim::told_by_class(timeline);  // which waits for nobody
+    if (!computes) out.push_back({RankMeasure::What::kWaiting, stream});
   }
   if (!timeline.memory.empty()) out.push_back({RankMeasure::What::kMemory, 0});
   return out;
 }
 
 QString name_of(const RankMeasure& m, const Timeline& timeline) {
+  if (m.what == RankMeasure::What::kMemory) return QObject::tr("memory: most live bytes");
   const QString stream = QString::fromStdString(timeline.streams[static_cast<std::size_t>(m.stream)]);
-  switch (m.what) {
-    case RankMeasure::What::kWorking:
-      return QObject::tr("%1: working").arg(stream);
-    case RankMeasure::What::kWaiting:
-      return QObject::tr("%1: waiting for partners").arg(stream);
-    case RankMeasure::What::kMemory:
-      return QObject::tr("memory: most live bytes");
-  }
-  return {};
+  return m.what == RankMeasure::What::kWorking ? QObject::tr("%1: working").arg(stream)
+                                               : QObject::tr("%1: waiting for partners").arg(stream);
 }
 
 std::vector<double> rank_values(const sim::Lanes& lanes, const RankMeasure& m, Time from, Time to) {
@@ -101,10 +102,11 @@ void RankMap::set(std::vector<double> values, std::int64_t node_ranks, bool byte
   values_ = std::move(values);
   node_ranks_ = node_ranks;
   bytes_ = bytes;
+  lay_out();
   update();
 }
 
-RankMap::Grid RankMap::grid() const {
+void RankMap::lay_out() {
   const int n = std::max(1, static_cast<int>(values_.size()));
   const int wide = std::max(1, width() - 2 * kMargin), high = std::max(1, height() - 2 * kMargin - kScale);
   const int unit = node_ranks_ > 0 && node_ranks_ <= wide ? static_cast<int>(node_ranks_) : 1;
@@ -115,17 +117,21 @@ RankMap::Grid RankMap::grid() const {
     if (size > best.size) best = {columns, size};
   }
   if (best.size == 1) best.columns = std::max(unit, wide / unit * unit);
-  return best;
+  grid_ = best;
+}
+
+void RankMap::resizeEvent(QResizeEvent*) {
+  lay_out();
 }
 
 QRect RankMap::cell(std::int64_t rank) const {
-  const Grid g = grid();
+  const Grid& g = grid_;
   const auto column = static_cast<int>(rank % g.columns), row = static_cast<int>(rank / g.columns);
   return {kMargin + column * g.size, kMargin + kScale + row * g.size, g.size, g.size};
 }
 
 std::int64_t RankMap::rank_at(const QPoint& position) const {
-  const Grid g = grid();
+  const Grid& g = grid_;
   const int column = (position.x() - kMargin) / g.size, row = (position.y() - kMargin - kScale) / g.size;
   if (position.x() < kMargin || position.y() < kMargin + kScale || column >= g.columns) return -1;
   const std::int64_t rank = std::int64_t{row} * g.columns + column;
@@ -133,6 +139,7 @@ std::int64_t RankMap::rank_at(const QPoint& position) const {
 }
 
 QString RankMap::text_of(double value) const {
+  if (std::isnan(value)) return tr("not recorded");
   return bytes_ ? text(Bytes{std::llround(value)}) : number(100 * value, 1) + " %";
 }
 
@@ -146,7 +153,10 @@ void RankMap::paintEvent(QPaintEvent*) {
     return;
   }
   // From pale to dark over what there is, so that small differences show; the scale says between what.
-  const auto [low, high] = std::minmax_element(values_.begin(), values_.end());
+  std::vector<double> known = values_;
+  std::erase_if(known, [](double v) { return std::isnan(v); });
+  if (known.empty()) known.push_back(0);
+  const auto [low, high] = std::minmax_element(known.begin(), known.end());
   const QColor from = theme.grid, to = theme.pipeline;
   const auto colour = [&](double share) {
     const auto mix = [&](int a, int b) { return static_cast<int>(std::lround(a + share * (b - a))); };
@@ -166,11 +176,12 @@ void RankMap::paintEvent(QPaintEvent*) {
       painter.fillRect(at + x, y + 1, 1, 12, colour(static_cast<double>(x) / kBar));
     painter.drawText(QRect(at + kBar + 8, y, 200, 14), Qt::AlignVCenter, most);
   }
-  const Grid g = grid();
+  const Grid& g = grid_;
   const int gap = g.size >= 6 ? 1 : 0;
   for (std::size_t r = 0; r < values_.size(); ++r) {
     const QRect c = cell(static_cast<std::int64_t>(r));
     if (c.top() > height()) break;
+    if (std::isnan(values_[r])) continue;
     painter.fillRect(c.adjusted(0, 0, -gap, -gap), colour(flat ? 0.4 : (values_[r] - *low) / range));
   }
   // Between nodes.

@@ -24,7 +24,7 @@ struct RankMeasure {
 std::vector<RankMeasure> rank_measures(const Timeline& timeline);
 QString name_of(const RankMeasure& measure, const Timeline& timeline);
 // By rank: the share of [from, to) in which its stream worked, or waited for partners; or the most bytes that
-// were live then.
+// were live then; NaN where nothing is recorded.
 std::vector<double> rank_values(const sim::Lanes& lanes, const RankMeasure& measure, Time from, Time to);
 
 class RankMap : public QWidget {
@@ -44,6 +44,7 @@ class RankMap : public QWidget {
 
  protected:
   void paintEvent(QPaintEvent* event) override;
+  void resizeEvent(QResizeEvent* event) override;
   void mousePressEvent(QMouseEvent* event) override;
   bool event(QEvent* event) override;
 
@@ -52,9 +53,10 @@ class RankMap : public QWidget {
   struct Grid {
     int columns = 1, size = 1;
   };
-  Grid grid() const;
+  void lay_out();
   QString text_of(double value) const;
 
+  Grid grid_;
   std::vector<double> values_;
   std::int64_t node_ranks_ = 0;
   bool bytes_ = false;

@@ -20,7 +20,8 @@ QString counted(std::int64_t n, const char* one) {
 
 }  // namespace
 
-std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> parts) {
+std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> parts,
+                           const std::function<void()>& go_on) {
   constexpr int kBins = 1 << 14;
   TimeAxis axis;
   axis.set_limits(lanes.begin(), lanes.end());
@@ -30,6 +31,7 @@ std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> p
   std::vector<float> out(kBins);
   double ranks = 0;
   for (const Row::Part& part : parts) {
+    go_on();
     find_columns(lanes, lanes.all()[part.lane], edges, columns);
     for (std::size_t i = 0; i < columns.size(); ++i)
       out[i] += columns[i].busy * static_cast<float>(part.ranks);
@@ -37,6 +39,15 @@ std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> p
   }
   for (float& b : out) b /= static_cast<float>(ranks);
   return out;
+}
+
+float mean_bin(std::span<const float> bins, double from, double to) {
+  const auto n = static_cast<double>(bins.size());
+  const auto first = static_cast<std::size_t>(std::clamp(from * n, 0.0, n - 1));
+  const auto last = std::max(first + 1, static_cast<std::size_t>(std::clamp(to * n, 0.0, n)));
+  float sum = 0;
+  for (std::size_t i = first; i < last; ++i) sum += bins[i];
+  return sum / static_cast<float>(last - first);
 }
 
 Rows::Rows(const sim::Lanes& lanes, Grouping grouping) : lanes_(lanes) {
@@ -169,6 +180,7 @@ std::int32_t Rows::process_of(std::int64_t rank) const {
 
 std::vector<Row::Part> Rows::computing() const {
   std::vector<Row::Part> out;
+  if (sim::told_by_class(lanes_.timeline())) return out;
   for (const std::int32_t p : processes_) {
     for (const Row::Part& part : parts_of(p, ranks_of(p))) out.push_back(part);
   }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <QString>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -46,7 +47,11 @@ inline constexpr std::size_t kManyParts = 12;
 
 // The share of ranks that compute, over the length of the timeline in equal bins. Takes half a millisecond a
 // part.
-std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> parts);
+// `go_on` is called for each part, and may throw.
+std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> parts,
+                           const std::function<void()>& go_on);
+// The mean of the bins between two places from 0 to 1, of one bin at least.
+float mean_bin(std::span<const float> bins, double from, double to);
 
 class Rows {
  public:
@@ -60,7 +65,7 @@ class Rows {
   // Opens what leads to a process, and its lanes; where `rank` is not -1, down to that rank. Returns the
   // index in visible() of the lane of `stream` or, without one, of the row; -1 where there is none.
   int reveal(std::int32_t process, std::int64_t rank, std::int32_t stream);
-  // What computes, of all processes.
+  // What computes, of all processes; none where streams do not tell what their ops are.
   std::vector<Row::Part> computing() const;
   // The groupings that make sense for this timeline.
   static std::vector<Grouping> groupings(const Timeline& timeline);

@@ -93,17 +93,11 @@ std::vector<float> Tracks::shares(const Row& row, const Scale& scale) const {
   const double length = static_cast<double>((lanes_.end() - lanes_.begin()).value);
   const double bins = static_cast<double>(row.bins.size());
   if (!row.bins.empty() && static_cast<double>(axis.span().value) * bins > length * axis.width()) {
-    // Each column covers a bin or more: their mean.
-    for (std::size_t x = 0; x < width; ++x) {
-      const auto bin = [&](std::size_t column) {
-        const double at = static_cast<double>((scale.edges[column] - lanes_.begin()).value) / length * bins;
-        return static_cast<std::size_t>(std::clamp(at, 0.0, bins - 1));
-      };
-      const std::size_t first = bin(x), last = std::max(first + 1, bin(x + 1));
-      float sum = 0;
-      for (std::size_t i = first; i < last; ++i) sum += row.bins[i];
-      out[x] = sum / static_cast<float>(last - first);
-    }
+    // Each column covers a bin or more.
+    const auto place = [&](std::size_t column) {
+      return static_cast<double>((scale.edges[column] - lanes_.begin()).value) / length;
+    };
+    for (std::size_t x = 0; x < width; ++x) out[x] = mean_bin(row.bins, place(x), place(x + 1));
     return out;
   }
   if (row.bins.empty() && row.parts.size() > kManyParts) return out;

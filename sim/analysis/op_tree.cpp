@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <memory>
 #include <optional>
-#include <tuple>
+#include <unordered_map>
 
 namespace orrery::sim {
 namespace {
@@ -20,21 +21,28 @@ std::optional<std::int64_t> layer_of(std::string_view name) {
   return wrong == std::errc() && at == end ? std::optional(number) : std::nullopt;
 }
 
+// Of what has one stream, segment and name.
 struct Sum {
+  std::int32_t stream = 0, segment = 0, name = 0;
   Time time{0};
   std::int64_t count = 0;
 };
-using Key = std::tuple<std::int32_t, std::int32_t, std::int32_t>;  // stream, segment, name
 
-std::map<Key, Sum> sums_of(const Lanes& lanes, const Part& part) {
-  std::map<Key, Sum> out;
+std::vector<Sum> sums_of(const Lanes& lanes, const Part& part, const std::function<void()>& go_on) {
+  const auto names = static_cast<std::int64_t>(lanes.timeline().names.size());
+  std::vector<Sum> out;
+  std::unordered_map<std::int64_t, std::size_t> known;  // of a segment and a name, in out
   for (const std::int32_t rank : part.ranks) {
     for (const Lane& lane : lanes.of(rank)) {
+      if (go_on) go_on();
+      known.clear();
       const auto slices = lanes.slices(lane);
       for (std::size_t i = lanes.first_after(lane, part.from); i < slices.size(); ++i) {
         const Slice& s = slices[i];
         if (s.start >= part.to) break;
-        Sum& sum = out[{lane.stream, s.segment, s.name}];
+        const auto [at, added] = known.try_emplace(s.segment * names + s.name, out.size());
+        if (added) out.push_back({lane.stream, s.segment, s.name});
+        Sum& sum = out[at->second];
         sum.time += std::max(Time{0}, std::min(s.end, part.to) - std::max(s.active, part.from));
         ++sum.count;
       }
@@ -43,50 +51,53 @@ std::map<Key, Sum> sums_of(const Lanes& lanes, const Part& part) {
   return out;
 }
 
-OpNode& child(OpNode& of, const std::string& name) {
-  const auto found =
-      std::find_if(of.parts.begin(), of.parts.end(), [&](const OpNode& n) { return n.name == name; });
-  if (found != of.parts.end()) return *found;
-  return of.parts.emplace_back(OpNode{.name = name, .time = Time{0}, .count = 0, .parts = {}});
-}
+// A node while it grows.
+struct Growing {
+  Time time{0};
+  std::int64_t count = 0;
+  std::map<std::string, std::unique_ptr<Growing>> parts;
+};
 
-void sort(OpNode& node) {
-  std::stable_sort(node.parts.begin(), node.parts.end(), [](const OpNode& a, const OpNode& b) {
+OpNode grown(const std::string& name, const Growing& from) {
+  OpNode out{.name = name, .time = from.time, .count = from.count, .parts = {}};
+  for (const auto& [part, of] : from.parts) out.parts.push_back(grown(part, *of));
+  std::stable_sort(out.parts.begin(), out.parts.end(), [](const OpNode& a, const OpNode& b) {
     const auto x = layer_of(a.name), y = layer_of(b.name);
     if (x && y) return *x < *y;
     if (x.has_value() != y.has_value()) return x.has_value();
     return a.time > b.time;
   });
-  for (OpNode& part : node.parts) sort(part);
+  return out;
 }
 
 }  // namespace
 
-OpNode op_tree(const Lanes& lanes, const Part& part, bool apart) {
+OpNode op_tree(const Lanes& lanes, const Part& part, bool apart, const std::function<void()>& go_on) {
   const Timeline& t = lanes.timeline();
-  OpNode root{.name = "all", .time = Time{0}, .count = 0, .parts = {}};
-  for (const auto& [key, sum] : sums_of(lanes, part)) {
-    const auto& [stream, segment, name] = key;
-    std::vector<std::string> path{t.streams[static_cast<std::size_t>(stream)]};
-    if (t.segments.size() > 1) path.push_back(t.segments[static_cast<std::size_t>(segment)]);
-    const std::string& full = t.names[static_cast<std::size_t>(name)];
-    for (std::size_t begin = 0; begin <= full.size();) {
-      const std::size_t end = std::min(full.find('/', begin), full.size());
-      std::string piece = full.substr(begin, end - begin);
-      if (!apart && layer_of(piece)) piece = "layers";
-      path.push_back(std::move(piece));
-      begin = end + 1;
-    }
-    OpNode* at = &root;
-    const auto add = [&sum](OpNode& n) {
+  Growing root;
+  for (const Sum& sum : sums_of(lanes, part, go_on)) {
+    Growing* at = &root;
+    const auto add = [&](Growing& n) {
       n.time += sum.time;
       n.count += sum.count;
     };
-    add(*at);
-    for (const std::string& piece : path) add(*(at = &child(*at, piece)));
+    const auto down = [&](const std::string& name) {
+      auto& next = at->parts[name];
+      if (!next) next = std::make_unique<Growing>();
+      add(*(at = next.get()));
+    };
+    add(root);
+    down(t.streams[static_cast<std::size_t>(sum.stream)]);
+    if (t.segments.size() > 1) down(t.segments[static_cast<std::size_t>(sum.segment)]);
+    const std::string& full = t.names[static_cast<std::size_t>(sum.name)];
+    for (std::size_t begin = 0; begin <= full.size();) {
+      const std::size_t end = std::min(full.find('/', begin), full.size());
+      const std::string piece = full.substr(begin, end - begin);
+      down(!apart && layer_of(piece) ? "layers" : piece);
+      begin = end + 1;
+    }
   }
-  sort(root);
-  return root;
+  return grown("all", root);
 }
 
 }  // namespace orrery::sim

@@ -5,6 +5,7 @@
 // dgrad.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct OpNode {
   std::vector<OpNode> parts;
 };
 
-// `apart`: each layer by itself; otherwise all layers together, as "layers".
-OpNode op_tree(const Lanes& lanes, const Part& part, bool apart);
+// `apart`: each layer by itself; otherwise all layers together, as "layers". `go_on` is called now and then,
+// and may throw.
+OpNode op_tree(const Lanes& lanes, const Part& part, bool apart, const std::function<void()>& go_on = {});
 
 }  // namespace orrery::sim

@@ -17,12 +17,6 @@ struct Intervals {
   std::vector<Interval> compute, communication;
 };
 
-// Whether streams do not tell what their ops are: other software exchanges on streams of kernels, and
-// computes and copies on several.
-bool told_by_class(const Timeline& t) {
-  return t.program_hash == 0 && !t.classes.empty();
-}
-
 // Where what an op does counts, if anywhere.
 std::vector<Interval>* place_of(const Timeline& t, const Lane& lane, const Slice& s, Intervals& in) {
   if (!told_by_class(t)) return lane.stream == kComputeStream ? &in.compute : &in.communication;
@@ -137,17 +131,17 @@ class Summing {
   void add_gap(std::int32_t rank, Time from, Time to, bool followed) {
     if (to <= from) return;
     if (!followed) {
-      idle_["end of step"] += to - from;
+      idle_[kEndOfStep] += to - from;
       return;
     }
     const Last last = last_before(lanes_, rank, followed_at(rank, to));
     const auto stream = static_cast<std::size_t>(last.stream);
     const Time waited = last.stream < 0 ? from : std::clamp(last.end, from, to);
     if (waited > from) idle_[lanes_.timeline().streams[stream]] += waited - from;
-    if (to > waited) idle_["launch"] += to - waited;
+    if (to > waited) idle_[kLaunch] += to - waited;
     if (out_.longest_gap && out_.longest_gap->length() >= to - from) return;
     const bool launch = to - waited > waited - from;
-    out_.longest_gap = Gap{rank, from, to, launch ? "launch" : lanes_.timeline().streams[stream]};
+    out_.longest_gap = Gap{rank, from, to, launch ? kLaunch : lanes_.timeline().streams[stream]};
   }
 
   // When compute goes on after a gap that reaches to `to`, which may be the part's end.
@@ -199,6 +193,10 @@ std::string_view without_layer(std::string_view name) {
   if (!name.starts_with("layer") && !name.starts_with("unit")) return name;
   const auto slash = name.find('/');
   return slash == std::string_view::npos ? name : name.substr(slash + 1);
+}
+
+bool told_by_class(const Timeline& t) {
+  return t.program_hash == 0 && !t.classes.empty();
 }
 
 Part whole(const Lanes& lanes, Time from, Time to) {

@@ -22,6 +22,10 @@ struct Part {
   Time from, to;
 };
 
+// Whether streams do not tell what their ops are: other software exchanges on streams of kernels, and
+// computes and copies on several.
+bool told_by_class(const Timeline& timeline);
+
 // All processes.
 Part whole(const Lanes& lanes, Time from, Time to);
 
@@ -36,9 +40,12 @@ struct KindStatistics {
   double bytes_per_s() const { return active.value > 0 ? static_cast<double>(payload) / seconds(active) : 0; }
 };
 
+// Causes of idle time that are no streams.
+inline constexpr const char *kLaunch = "launch", *kEndOfStep = "end of step";
+
 // Why compute stood still.
 struct Idle {
-  std::string cause;  // the stream it waited for, "launch" or "end of step"
+  std::string cause;  // the stream it waited for, kLaunch or kEndOfStep
   Time time;
 };
 

@@ -294,7 +294,13 @@ void DrawingTest::bins_say_what_lanes_say() {
   Row& group = *rows.visible()[0];
   QCOMPARE(group.kind, Row::Kind::kGroup);
   QVERIFY(group.parts.size() > kManyParts);
-  group.bins = bins_of(lanes, group.parts);
+  group.bins = bins_of(lanes, group.parts, [] {});
+  // Means of whole bins, of one at least, up to the last.
+  const std::vector<float> four{1, 2, 3, 6};
+  QCOMPARE(mean_bin(four, 0, 1), 3.0F);
+  QCOMPARE(mean_bin(four, 0.5, 1), 4.5F);
+  QCOMPARE(mean_bin(four, 0.3, 0.35), 2.0F);
+  QCOMPARE(mean_bin(four, 1, 1), 6.0F);
   const Tracks tracks(lanes, light_theme(), Colouring::kKind);
   for (const double zoom : {1.0, 5.0, 4000.0}) {
     TimeAxis axis;
