@@ -362,6 +362,7 @@ void PlansPage::show_parallel() {
   std::vector<QColor> colours;
   for (const Found& f : found_) colours.push_back(how_colours(theme)[static_cast<std::size_t>(f.how)]);
   parallel_->set(std::move(axes), std::move(colours));
+  table_->set_wanted(parallel_->kept());  // the table is as new, ranges may have stayed
   parallel_->mark(table_->selected_numbers());
 }
 
