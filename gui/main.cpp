@@ -101,7 +101,6 @@ int run(int argc, char** argv) {
   QApplication::setOrganizationName("orrery");
   QApplication::setApplicationName("orrery-gui");
   QApplication::setApplicationVersion(ORRERY_VERSION);
-  QTemporaryDir nowhere;  // pictures neither depend on what people have set, nor change it
   QApplication::setStyle(QStyleFactory::create("Fusion"));
   QCommandLineParser parser;
   parser.setApplicationDescription("See how a plan trains: plans, timelines, memory and the network.");
@@ -121,9 +120,12 @@ int run(int argc, char** argv) {
   if (parser.isSet("version")) parser.showVersion();
 
   Wish wish;
+  // Pictures neither depend on what people have set, nor change it.
+  std::optional<QTemporaryDir> settings;
   if (parser.isSet(screenshot)) {
+    settings.emplace();
     QSettings::setDefaultFormat(QSettings::IniFormat);
-    QSettings::setPath(QSettings::IniFormat, QSettings::UserScope, nowhere.path());
+    QSettings::setPath(QSettings::IniFormat, QSettings::UserScope, settings->path());
   }
   wish.open = parser.isSet(open) ? parser.value(open) : parser.positionalArguments().value(0);
   wish.beside = parser.value(beside);

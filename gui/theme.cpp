@@ -201,14 +201,16 @@ SliceColours::SliceColours(const Theme& theme, const Timeline& timeline, Colouri
   if (table_.empty()) table_.push_back(theme.other.rgb());
 }
 
-std::vector<Meaning> legend(const Theme& t, const Timeline& timeline, Colouring colouring) {
+std::vector<Meaning> legend(const Theme& t, const sim::Lanes& lanes, Colouring colouring) {
+  const Timeline& timeline = lanes.timeline();
   std::vector<Meaning> out;
   if (colouring == Colouring::kKind && has_kinds(timeline)) {
     out = {{t.forward, "forward"},        {t.backward, "backward"},  {t.optimizer, "optimizer"},
            {t.tensor, "tensor parallel"}, {t.data, "data parallel"}, {t.pipeline, "pipeline"}};
+    // It is drawn often, and slices are many.
     const auto has = [&](const char* stream) {
-      return std::any_of(timeline.slices.begin(), timeline.slices.end(), [&](const auto& s) {
-        return timeline.streams[static_cast<std::size_t>(s.stream)] == stream;
+      return std::any_of(lanes.all().begin(), lanes.all().end(), [&](const sim::Lane& lane) {
+        return timeline.streams[static_cast<std::size_t>(lane.stream)] == stream;
       });
     };
     if (has("cp")) out.push_back({t.context, "context parallel"});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/timeline.h"
+#include "sim/analysis/lanes.h"
 
 namespace orrery::gui {
 
@@ -57,6 +58,6 @@ struct Meaning {
   QString text;
 };
 // Where colours are few; none for single ops and micro-batches.
-std::vector<Meaning> legend(const Theme& theme, const Timeline& timeline, Colouring colouring);
+std::vector<Meaning> legend(const Theme& theme, const sim::Lanes& lanes, Colouring colouring);
 
 }  // namespace orrery::gui

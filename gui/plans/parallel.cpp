@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gui/geometry.h"
 #include "gui/text.h"
 #include "gui/theme.h"
 
@@ -15,14 +16,6 @@ namespace {
 constexpr int kSide = 44, kTop = 44, kBottom = 26;  // pixels around the axes
 constexpr double kReach = 8;                        // pixels from an axis or a line
 constexpr double kDragBegins = 4;
-
-double distance(const QPointF& p, const QPointF& a, const QPointF& b) {
-  const QPointF along = b - a;
-  const double length = QPointF::dotProduct(along, along);
-  const double t = length > 0 ? std::clamp(QPointF::dotProduct(p - a, along) / length, 0.0, 1.0) : 0;
-  const QPointF off = p - (a + t * along);
-  return std::sqrt(QPointF::dotProduct(off, off));
-}
 
 }  // namespace
 

@@ -223,7 +223,7 @@ void TimelinePage::fill_groupings() {
 void TimelinePage::show_legend() {
   const auto colouring = static_cast<Colouring>(colouring_->currentData().toInt());
   legend_->set([run = session_.run(0), colouring](const Theme& theme) {
-    return run ? legend(theme, run->timeline(), colouring) : std::vector<Meaning>{};
+    return run ? legend(theme, run->lanes, colouring) : std::vector<Meaning>{};
   });
 }
 

@@ -15,6 +15,29 @@
 namespace orrery::gui {
 namespace {
 
+struct PaneWithBar {
+  QWidget* pane;
+  QVBoxLayout* column;  // what comes next stands under the bar
+  QHBoxLayout* bar;
+};
+PaneWithBar pane_with_bar() {
+  auto* pane = new QWidget;
+  auto* column = new QVBoxLayout(pane);
+  column->setContentsMargins(0, 0, 0, 0);
+  column->setSpacing(0);
+  auto* bar = new QHBoxLayout;
+  bar->setContentsMargins(8, 4, 8, 4);
+  column->addLayout(bar);
+  return {pane, column, bar};
+}
+
+// On several lines where a pane is narrow.
+QLabel* wrapped(const QString& words) {
+  auto* label = new QLabel(words);
+  label->setWordWrap(true);
+  return label;
+}
+
 // What compute waited for.
 QString text_of_cause(const std::string& cause) {
   if (cause == sim::kLaunch) return QObject::tr("the host to launch it");
@@ -269,22 +292,15 @@ void TimelinePage::show_causes(const std::vector<sim::Cause>& causes) {
 // --- of a part of time ---
 
 QWidget* TimelinePage::build_op_tree() {
-  auto* out = new QWidget;
-  auto* column = new QVBoxLayout(out);
-  column->setContentsMargins(0, 0, 0, 0);
-  column->setSpacing(0);
-  auto* bar = new QHBoxLayout;
-  bar->setContentsMargins(8, 4, 8, 4);
-  auto* words =
-      new QLabel(tr("Working time of all rows in the part that is selected, or else shown. Click a bar "
-                    "to look into it."));
-  words->setWordWrap(true);
-  bar->addWidget(words, 1);
+  const auto [out, column, bar] = pane_with_bar();
+  bar->addWidget(
+      wrapped(tr("Working time of all rows in the part that is selected, or else shown. Click a bar "
+                 "to look into it.")),
+      1);
   layers_apart_ = new QToolButton;
   layers_apart_->setText(tr("Layers apart"));
   layers_apart_->setCheckable(true);
   bar->addWidget(layers_apart_);
-  column->addLayout(bar);
   op_tree_ = new OpTreeView;
   auto* scroll = new QScrollArea;
   scroll->setFrameShape(QFrame::NoFrame);
@@ -297,20 +313,13 @@ QWidget* TimelinePage::build_op_tree() {
 }
 
 QWidget* TimelinePage::build_rank_map() {
-  auto* out = new QWidget;
-  auto* column = new QVBoxLayout(out);
-  column->setContentsMargins(0, 0, 0, 0);
-  column->setSpacing(0);
-  auto* bar = new QHBoxLayout;
-  bar->setContentsMargins(8, 4, 8, 4);
+  const auto [out, column, bar] = pane_with_bar();
   rank_measure_ = new QComboBox;
   rank_measure_->setAccessibleName(tr("Colour ranks by"));
   bar->addWidget(rank_measure_);
   bar->addSpacing(8);
-  auto* words = new QLabel(tr("of the part that is selected, or else shown. Click a rank to see its rows."));
-  words->setWordWrap(true);
-  bar->addWidget(words, 1);
-  column->addLayout(bar);
+  bar->addWidget(wrapped(tr("of the part that is selected, or else shown. Click a rank to see its rows.")),
+                 1);
   rank_map_ = new RankMap;
   rank_map_->set_labels([this](std::int64_t rank) {
     const RunPtr& run = session_.run(0);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 
+#include "gui/geometry.h"
 #include "gui/text.h"
 
 namespace orrery::gui {
@@ -16,14 +17,6 @@ namespace {
 
 constexpr int kLeft = 110, kRight = 30, kTop = 40, kBottom = 70;
 constexpr double kBlockHeight = 22;
-
-double distance_to(const QPointF& p, const QPointF& a, const QPointF& b) {
-  const QPointF ab = b - a;
-  const double length = QPointF::dotProduct(ab, ab);
-  const double t = length > 0 ? std::clamp(QPointF::dotProduct(p - a, ab) / length, 0.0, 1.0) : 0;
-  const QPointF d = p - (a + t * ab);
-  return std::sqrt(QPointF::dotProduct(d, d));
-}
 
 QString percent(double share) {
   return QString::number(100 * share, 'f', share < 0.1 ? 2 : 1) + " %";
@@ -171,7 +164,7 @@ std::optional<std::size_t> TopologyView::edge_at(const QPointF& at) const {
   double least = kReach;
   for (std::size_t i = 0; i < picture_->edges.size(); ++i) {
     const auto [a, b] = line(picture_->edges[i]);
-    const double d = distance_to(at, a, b);
+    const double d = distance(at, a, b);
     // Of lines that lie over each other the fullest was drawn last.
     if (d < least || (best && d <= least + 1 && picture_->edges[i].most > picture_->edges[*best].most)) {
       least = std::min(d, least);

@@ -1102,11 +1102,12 @@ void WindowTest::opens_a_profilers_trace() {
   for (const Row* row : view.rows().visible()) labels << row->label;
   QCOMPARE(labels, QStringList({"GPU 0", "compute", "stream 3, NCCL"}));
   // Kinds of work are ours: what is known of other software's ops is their class.
-  const Timeline& t = window_->session().run(0)->timeline();
+  const sim::Lanes& lanes = window_->session().run(0)->lanes;
+  const Timeline& t = lanes.timeline();
   const SliceColours colours(light_theme(), t, Colouring::kKind);
   QVERIFY(colours.of(t.slices[0]) != colours.of(t.slices[1]));
   QStringList meanings;
-  for (const Meaning& m : legend(light_theme(), t, Colouring::kKind)) meanings << m.text;
+  for (const Meaning& m : legend(light_theme(), lanes, Colouring::kKind)) meanings << m.text;
   QCOMPARE(meanings, QStringList({"product", "all-reduce"}));
 }
 
