@@ -256,7 +256,7 @@ std::vector<std::string> write_launches(const Scheduled& s, const sim::ClusterNo
     if (r.image.empty())
       notes.push_back(fmt::format("{} has no image, so there is no Kubernetes file for it", l.name));
     else
-      files.push_back({name + ".yaml", planner::kubernetes_job(l)});
+      files.push_back({name + ".yaml", planner::manifest(planner::ManifestKind::kJob, l)});
   }
   for (const File& f : files) save_text(folder / f.name, f.text);
   notes.push_back(fmt::format("{} files are in {}", files.size(), folder.string()));

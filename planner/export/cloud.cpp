@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Megatron-LM's script as a Job of Kubernetes and as a task of SkyPilot. What only the user knows stands
+// Megatron-LM's script as an object of Kubernetes and as a task of SkyPilot. What only the user knows stands
 // there as a placeholder with a name.
 #include <array>
 #include <utility>
@@ -12,8 +12,6 @@
 
 namespace orrery::planner {
 namespace {
-
-constexpr std::array kWanted{"MEGATRON", "TOKENIZER_MODEL", "DATA_PATH"};
 
 std::string name_of(const Scenario& s) {
   return launch_name(s.name.empty() ? s.model.name : s.name);
@@ -42,7 +40,8 @@ constexpr std::array<std::pair<const char*, const char*>, 14> kAccelerators{{{"a
 
 }  // namespace
 
-Exported kubernetes_manifest(const Problem& problem, const Plan& p, const Cursor& scenario) {
+Exported kubernetes_manifest(ManifestKind kind, const Problem& problem, const Plan& p,
+                             const Cursor& scenario) {
   Exported e = megatron_script(problem, p, scenario);
   const Layout at = layout_of(problem, p, scenario.child("cluster"));
   Launch l{.name = name_of(problem.scenario),
@@ -51,11 +50,25 @@ Exported kubernetes_manifest(const Problem& problem, const Plan& p, const Cursor
            .devices_per_node = at.per_node};
   l.image = "IMAGE";
   l.command = body_of(e.text);
-  e.text = kubernetes_job(l);
-  e.notes.emplace_back(
-      "IMAGE and the queue of Kueue (kueue.x-k8s.io/queue-name) are to be set, and in the container's env "
-      "what the "
-      "script asks for");
+  l.variables = e.variables;
+  e.text = manifest(kind, l);
+  e.notes.push_back(
+      fmt::format("IMAGE, the queue of Kueue (kueue.x-k8s.io/queue-name) and, in env, {} are to be set",
+                  fmt::join(e.variables, ", ")));
+  switch (kind) {
+    case ManifestKind::kTrainJob:
+      e.notes.emplace_back(
+          "the runtime torch-distributed gives a container 64 MiB of /dev/shm; a runtime of yours can mount "
+          "more");
+      break;
+    case ManifestKind::kMpiJob:
+      e.notes.emplace_back("the image needs Open MPI, sshd and the keys' folder /root/.ssh");
+      break;
+    case ManifestKind::kJob:
+    case ManifestKind::kJobSet:
+    case ManifestKind::kPyTorchJob:
+      break;
+  }
   return e;
 }
 
@@ -72,7 +85,11 @@ Exported skypilot_task(const Problem& problem, const Plan& p, const Cursor& scen
   }
   std::string text = fmt::format("name: {}\nresources:\n  accelerators: {}:{}\nnum_nodes: {}\nenvs:\n",
                                  name_of(problem.scenario), known->second, at.per_node, at.nodes);
-  for (const char* name : kWanted) text += fmt::format("  {}: null\n", name);
+  std::string given;
+  for (const std::string& name : e.variables) {
+    text += fmt::format("  {}: null\n", name);
+    given += " --env " + name + "=..";
+  }
   text +=
       "run: |\n"
       "  export MASTER_ADDR=$(echo \"$SKYPILOT_NODE_IPS\" | head -n 1)\n"
@@ -85,8 +102,7 @@ Exported skypilot_task(const Problem& problem, const Plan& p, const Cursor& scen
     line.clear();
   }
   e.text = std::move(text);
-  e.notes.emplace_back(
-      "sky launch FILE --env MEGATRON=.. --env TOKENIZER_MODEL=.. --env DATA_PATH=.. sets what is null");
+  e.notes.push_back("sky launch FILE" + given + " sets what is null");
   return e;
 }
 

@@ -16,8 +16,13 @@ namespace orrery::planner {
 const char* stack_of(Target target) {
   switch (target) {
     case Target::kMegatron:
+    case Target::kMegatronBridge:
     case Target::kSlurm:
     case Target::kKubernetes:
+    case Target::kJobSet:
+    case Target::kTrainJob:
+    case Target::kPyTorchJob:
+    case Target::kMpiJob:
     case Target::kSkypilot:
       return "megatron-core";
     case Target::kTorchtitan:
@@ -27,6 +32,7 @@ const char* stack_of(Target target) {
     case Target::kDeepspeed:
       return "deepspeed";
     case Target::kFsdp:
+    case Target::kAxolotl:
       return "fsdp";
   }
   throw Error("an export target without a stack");
@@ -87,24 +93,28 @@ Exported export_plan(Target target, const Problem& problem, const Plan& plan, co
     for (std::string& note : notes_of_adapter(problem.scenario.training)) e.notes.push_back(std::move(note));
     return e;
   };
-  const auto all_parameters = [&] {
-    if (adapter)
-      scenario.child("training")
-          .child("adapter")
-          .fail("Megatron-LM's script trains no adapters", "allowed: no such field; or deepspeed, fsdp");
-  };
+  if (adapter && std::string_view(stack_of(target)) == "megatron-core")
+    scenario.child("training")
+        .child("adapter")
+        .fail("Megatron-LM's script trains no adapters", "allowed: no such field; or deepspeed, fsdp");
   switch (target) {
     case Target::kMegatron:
-      all_parameters();
       return megatron_script(problem, plan, scenario);
+    case Target::kMegatronBridge:
+      return bridge_script(problem, plan, scenario);
     case Target::kSlurm:
-      all_parameters();
       return slurm_script(problem, plan, scenario);
     case Target::kKubernetes:
-      all_parameters();
-      return kubernetes_manifest(problem, plan, scenario);
+      return kubernetes_manifest(ManifestKind::kJob, problem, plan, scenario);
+    case Target::kJobSet:
+      return kubernetes_manifest(ManifestKind::kJobSet, problem, plan, scenario);
+    case Target::kTrainJob:
+      return kubernetes_manifest(ManifestKind::kTrainJob, problem, plan, scenario);
+    case Target::kPyTorchJob:
+      return kubernetes_manifest(ManifestKind::kPyTorchJob, problem, plan, scenario);
+    case Target::kMpiJob:
+      return kubernetes_manifest(ManifestKind::kMpiJob, problem, plan, scenario);
     case Target::kSkypilot:
-      all_parameters();
       return skypilot_task(problem, plan, scenario);
     case Target::kTorchtitan:  // nor do these stacks run adapters
       return torchtitan_config(problem, plan, scenario);
@@ -114,6 +124,8 @@ Exported export_plan(Target target, const Problem& problem, const Plan& plan, co
       return with_notes(deepspeed_config(problem, plan));
     case Target::kFsdp:
       return with_notes(accelerate_config(problem, plan, scenario));
+    case Target::kAxolotl:
+      return axolotl_config(problem, plan, scenario);
   }
   throw Error("an export target without an exporter");
 }

@@ -7,27 +7,28 @@
 #include <type_traits>
 
 #include "core/text.h"
+#include "planner/export/megatron.h"
 #include "planner/export/recipe.h"
 #include "planner/export/targets.h"
 
 namespace orrery::planner {
 namespace {
 
-// Arguments of pretrain_gpt.py, one a line.
+// Arguments of pretrain_gpt.py.
 class Arguments {
  public:
-  void add(const char* flag) { text_ += fmt::format(" \\\n  --{}", flag); }
+  void add(const char* flag) { list_.push_back({flag, std::nullopt}); }
   template <class T>
   void add(const char* flag, const T& value) {
-    text_ += fmt::format(" \\\n  --{} {}", flag, value);
+    list_.push_back({flag, fmt::format("{}", value)});
   }
   void add_if(bool wanted, const char* flag) {
     if (wanted) add(flag);
   }
-  const std::string& text() const { return text_; }
+  std::vector<MegatronArgument> take() { return std::move(list_); }
 
  private:
-  std::string text_;
+  std::vector<MegatronArgument> list_;
 };
 
 // --- what its options can describe ------------------------------------------------------------------
@@ -531,40 +532,24 @@ void add_data(Arguments& x, const Plan& p) {
   x.add("log-throughput");
 }
 
+// As the shell takes them, one a line.
 std::string arguments(const Problem& problem, const Plan& p) {
-  Arguments x;
-  const Training& t = problem.scenario.training;
-  add_model(x, problem.scenario.model, t, p);
-  add_plan(x, p, problem);
-  add_numbers(x, t);
-  add_optimizer(x, t, recipe_of(problem));
-  add_data(x, p);
-  return x.text() + "\n";
+  std::string out;
+  for (const MegatronArgument& a : megatron_arguments(problem, p)) {
+    out += fmt::format(" \\\n  --{}", a.flag);
+    if (a.value) out += " " + *a.value;
+  }
+  return out + "\n";
 }
 
 // --- the script -------------------------------------------------------------------------------------
 
-struct Variable {
-  const char *name, *wanted;
-};
-
 // Lines that end the script where a variable is not set, before anything is started.
-std::string wanted(const std::vector<Variable>& variables) {
+std::string wanted(const std::vector<AskedVariable>& variables) {
   std::string out = "# To be set here or in the environment; the script ends where one of them is missing.\n";
-  for (const Variable& v : variables)
+  for (const AskedVariable& v : variables)
     out += fmt::format(": \"${{{0}:?set {0} to {1}}}\"\n", v.name, v.wanted);
   return out + "CHECKPOINTS=${CHECKPOINTS:-checkpoints}\n\n";
-}
-
-std::vector<Variable> variables_of(const Problem& problem) {
-  std::vector<Variable> out = {
-      {"MEGATRON", "the folder of Megatron-LM"},
-      {"TOKENIZER_MODEL", "the name or folder of the tokenizer, as Hugging Face has it"},
-      {"DATA_PATH", "the prefix of the tokens that tools/preprocess_data.py wrote"}};
-  const Recipe r = recipe_of(problem);
-  if (!r.learning_rate) out.push_back({"LR", "the learning rate: none is advised for this optimizer"});
-  if (r.steps == 0) out.push_back({"TRAIN_ITERS", "the number of steps: the scenario has no tokens"});
-  return out;
 }
 
 std::string title(const Problem& problem, const Plan& p) {
@@ -611,11 +596,39 @@ std::vector<std::string> notes(const Problem& problem, const Plan& p, const Layo
 
 }  // namespace
 
-Exported megatron_script(const Problem& problem, const Plan& p, const Cursor& scenario) {
+std::vector<MegatronArgument> megatron_arguments(const Problem& problem, const Plan& p) {
+  Arguments x;
+  const Training& t = problem.scenario.training;
+  add_model(x, problem.scenario.model, t, p);
+  add_plan(x, p, problem);
+  add_numbers(x, t);
+  add_optimizer(x, t, recipe_of(problem));
+  add_data(x, p);
+  return x.take();
+}
+
+std::vector<AskedVariable> megatron_variables(const Problem& problem) {
+  std::vector<AskedVariable> out = {
+      {"MEGATRON", "the folder of Megatron-LM"},
+      {"TOKENIZER_MODEL", "the name or folder of the tokenizer, as Hugging Face has it"},
+      {"DATA_PATH", "the prefix of the tokens that tools/preprocess_data.py wrote"}};
+  const Recipe r = recipe_of(problem);
+  if (!r.learning_rate) out.push_back({"LR", "the learning rate: none is advised for this optimizer"});
+  if (r.steps == 0) out.push_back({"TRAIN_ITERS", "the number of steps: the scenario has no tokens"});
+  return out;
+}
+
+void check_megatron(const Problem& problem, const Cursor& scenario) {
   check_fits(problem.scenario.model, scenario.child("model"));
   check_fits(problem.scenario.training, problem.scenario.model, scenario.child("training"));
+}
+
+Exported megatron_script(const Problem& problem, const Plan& p, const Cursor& scenario) {
+  check_megatron(problem, scenario);
   const Layout at = layout_of(problem, p, scenario.child("cluster"));
-  std::vector<Variable> variables = variables_of(problem);
+  std::vector<AskedVariable> variables = megatron_variables(problem);
+  std::vector<std::string> asked;
+  for (const AskedVariable& v : variables) asked.emplace_back(v.name);
   std::string launch =
       fmt::format("exec torchrun --nnodes={} --nproc_per_node={} \\\n", at.nodes, at.per_node);
   if (at.nodes > 1) {
@@ -627,19 +640,23 @@ Exported megatron_script(const Problem& problem, const Plan& p, const Cursor& sc
   }
   return {"#!/bin/bash\n" + title(problem, p) + "set -euo pipefail\n\n" + wanted(variables) + connections(p) +
               launch + "  \"$MEGATRON/pretrain_gpt.py\"" + arguments(problem, p),
-          notes(problem, p, at)};
+          notes(problem, p, at), std::move(asked)};
 }
 
 Exported slurm_script(const Problem& problem, const Plan& p, const Cursor& scenario) {
-  check_fits(problem.scenario.model, scenario.child("model"));
-  check_fits(problem.scenario.training, problem.scenario.model, scenario.child("training"));
+  check_megatron(problem, scenario);
   const Layout at = layout_of(problem, p, scenario.child("cluster"));
   const std::string job = fmt::format(
       "#SBATCH --job-name=orrery\n"
       "#SBATCH --nodes={0}\n"
       "#SBATCH --ntasks-per-node=1\n"
       "#SBATCH --gpus-per-node={1}\n"
-      "#SBATCH --export=ALL\n",
+      "#SBATCH --export=ALL\n"
+      "# To be filled in, with one # less, where your cluster wants them:\n"
+      "##SBATCH --account=ACCOUNT\n"
+      "##SBATCH --partition=PARTITION\n"
+      "##SBATCH --time=D-HH:MM:SS\n"
+      "##SBATCH --container-image=IMAGE\n",
       at.nodes, at.per_node);
   const std::string launch = fmt::format(
       "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\n"
@@ -647,9 +664,10 @@ Exported slurm_script(const Problem& problem, const Plan& p, const Cursor& scena
       "  --rdzv_endpoint=\"$head:${{MASTER_PORT:-29500}}\" \\\n",
       at.nodes, at.per_node);
   return {"#!/bin/bash\n" + job + title(problem, p) + "set -euo pipefail\n\n" +
-              wanted(variables_of(problem)) + connections(p) + launch + "  \"$MEGATRON/pretrain_gpt.py\"" +
-              arguments(problem, p),
-          notes(problem, p, at)};
+              wanted(megatron_variables(problem)) + connections(p) + launch +
+              "  \"$MEGATRON/pretrain_gpt.py\"" + arguments(problem, p),
+          notes(problem, p, at),
+          {}};
 }
 
 }  // namespace orrery::planner

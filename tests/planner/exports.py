@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports to torchtitan, MaxText, Kubernetes and SkyPilot, read as those read them and held against facts about
+"""Exports to torchtitan, MaxText, Megatron Bridge, Axolotl, Slurm, Kubernetes and SkyPilot, read as those read them and held against facts about
 their fields (tests/data/launchers). Usage: exports.py ORRERY SOURCE"""
 
 import json
@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import types
 import unittest
+import unittest.mock
 
 import yaml
 
@@ -27,15 +29,19 @@ TYPES = {
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
     "number": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
     "boolean": lambda v: isinstance(v, bool),
+    "number or name": lambda v: TYPES["number"](v) or isinstance(v, str) and v.isupper(),
     "null": lambda v: v is None,
     "texts": lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v),
+    "env": lambda v: all(set(x) == {"name", "value"} and isinstance(x["value"], str) or
+                         set(x) == {"name", "valueFrom"} and set(x["valueFrom"]) == {"fieldRef"} for x in v),
+    "nulls": lambda v: all(x is None for x in v.values()),
     "lists of texts": lambda v: isinstance(v, list) and all(TYPES["texts"](x) for x in v),
 }
 
 
 def leaves(value, fields, at=""):
-    """(pointer, value) of every leaf; a list is one where the facts say so."""
-    if isinstance(value, dict):
+    """(pointer, value) of every leaf; a list or an object is one where the facts say so."""
+    if isinstance(value, dict) and at not in fields:
         for key, inner in value.items():
             yield from leaves(inner, fields, at + "/" + key.replace("/", "~1"))
     elif isinstance(value, list) and at not in fields:
@@ -187,23 +193,276 @@ class Maxtext(unittest.TestCase):
         self.assertIn("/model", text)
 
 
+class Part:
+    """A part of a configuration that has these fields."""
+
+    def __init__(self, fields):
+        self.__dict__.update(dict.fromkeys(fields))
+
+
+class MegatronBridge(unittest.TestCase):
+    fields = facts("megatron-bridge")["fields"]
+    variables = {"TOKENIZER_MODEL": "t", "DATA_PATH": "d", "LR": "0.125", "TRAIN_ITERS": "7"}
+
+    def run_script(self, question, fields=None, environment=None):
+        """What the script sets where the library is a stand-in with the fields of its version."""
+        code, text = export("megatron-bridge", question)
+        self.assertEqual(code, 0, text)
+        fields = fields or self.fields
+        config = Part({part for part in fields if part != "precision"} | {"mixed_precision"})
+        for part, names in fields.items():
+            setattr(config, part, Part(names))
+        started = []
+        names = {
+            "torch": {"float32": "float32", "nn": Part({"functional"})},
+            "megatron.core.fusions.fused_bias_geglu": {"quick_gelu": "quick_gelu"},
+            "megatron.core.activations": {"squared_relu": "squared_relu"},
+            "megatron.bridge.models.mla_provider": {"MLAModelProvider": lambda: Part({*fields["model"], "latent"})},
+            "megatron.bridge.recipes.gpt.h100.vanilla_gpt": {"vanilla_gpt_pretrain_1gpu_h100_bf16_config": lambda: config},
+            "megatron.bridge.training.gpt_step": {"forward_step": "forward_step"},
+            "megatron.bridge.training.mixed_precision": {
+                "get_mixed_precision_config": lambda name: Part({*fields["precision"], name})},
+            "megatron.bridge.training.pretrain": {"pretrain": lambda *given: started.append(given)},
+        }
+        modules = {}
+        for name, values in names.items():
+            for i in range(name.count(".") + 1):
+                part = ".".join(name.split(".")[:i + 1])
+                modules.setdefault(part, types.ModuleType(part))
+            modules[name].__dict__.update(values)
+        modules["torch"].nn.functional = Part({"silu"})
+        modules["torch"].nn.functional.silu = "silu"
+        with unittest.mock.patch.dict(sys.modules, modules), \
+                unittest.mock.patch.dict(os.environ, self.variables if environment is None else environment):
+            exec(compile(text, "script", "exec"), {"__name__": "__main__"})
+        self.assertEqual(started, [(config, "forward_step")])
+        return config
+
+    def test_says_the_plan(self):
+        c = self.run_script(scenario(plan={**PIPELINE, "recompute": "selective", "recompute_parts": ["core-attn", "mlp"]}))
+        m = c.model
+        self.assertEqual((m.num_layers, m.hidden_size, m.num_query_groups, m.vocab_size), (32, 4096, 8, 128256))
+        self.assertEqual((m.tensor_model_parallel_size, m.pipeline_model_parallel_size, m.sequence_parallel), (2, 4, True))
+        self.assertEqual(m.pipeline_model_parallel_layout, "Et*7|t*9|t*9|t*7L")
+        self.assertEqual((m.activation_func, m.gated_linear_unit, m.add_bias_linear), ("silu", True, False))
+        self.assertEqual((m.recompute_granularity, m.recompute_modules), ("selective", ["core_attn", "mlp"]))
+        self.assertEqual((m.seq_length, c.dataset.seq_length), (8192, 8192))
+        self.assertEqual((c.train.global_batch_size, c.train.micro_batch_size), (64, 1))
+        self.assertEqual((c.ddp.use_distributed_optimizer, c.optimizer.use_distributed_optimizer), (True, True))
+        self.assertEqual((c.dataset.data_path, c.tokenizer.tokenizer_model, c.checkpoint.save), ("d", "t", "checkpoints"))
+        self.assertEqual(c.train.train_iters, -(-int(1e12) // (64 * 8192)))
+        self.assertIn("bf16_mixed", c.mixed_precision.__dict__)
+        self.assertIs(c.mixed_precision.grad_reduce_in_fp32, False)
+
+    def test_says_other_plans(self):
+        plain = {"tp": 1, "dp": 16, "micro_batches": 4}
+        c = self.run_script(scenario(plan=plain, math="fp8-delayed"))
+        self.assertEqual((c.ddp.use_distributed_optimizer, c.optimizer.use_distributed_optimizer), (False, False))
+        self.assertEqual((c.mixed_precision.fp8, c.mixed_precision.fp8_recipe), ("hybrid", "delayed"))
+        c = self.run_script(scenario(plan={**plain, "zero": 3}))
+        self.assertEqual((c.ddp.use_megatron_fsdp, c.dist.use_megatron_fsdp), (True, True))
+        self.assertEqual(c.ddp.data_parallel_sharding_strategy, "optim_grads_params")
+        self.assertEqual(c.checkpoint.ckpt_format, "fsdp_dtensor")
+        c = self.run_script({**scenario(plan=plain), "training": {"global_batch": 64, "sequence": 8192, "precision": "sgd", "math": "fp32"}})
+        self.assertEqual((c.mixed_precision, c.model.params_dtype, c.optimizer.optimizer), (None, "float32", "sgd"))
+        self.assertEqual((c.optimizer.lr, c.train.train_iters), (0.125, 7))
+        c = self.run_script(scenario(model="qwen3-30b-a3b", plan={"dp": 16, "ep": 8, "micro_batches": 4}))
+        self.assertEqual((c.model.num_moe_experts, c.model.moe_router_topk, c.model.expert_model_parallel_size), (128, 8, 8))
+        self.assertEqual((c.model.moe_token_dispatcher_type, c.model.qk_layernorm), ("alltoall", True))
+        c = self.run_script(scenario(model="moonlight-16b-a3b", plan={"dp": 16, "ep": 8, "micro_batches": 4}))
+        self.assertIn("latent", c.model.__dict__)
+        self.assertEqual(c.model.moe_layer_freq, [0] + [1] * 26)
+
+    def test_stops_where_a_field_or_a_variable_is_missing(self):
+        question = scenario(plan={"dp": 16, "micro_batches": 4})
+        fields = {**self.fields, "model": [f for f in self.fields["model"] if f != "kv_channels"]}
+        with self.assertRaisesRegex(SystemExit, "no field kv_channels in Part"):
+            self.run_script(question, fields)
+        with self.assertRaisesRegex(SystemExit, "set DATA_PATH to the prefix"):
+            self.run_script(question, environment={"TOKENIZER_MODEL": "t"})
+
+    def test_refuses_what_it_would_train_otherwise(self):
+        for question, field in (
+                (scenario(model="gpt3-175b", plan={"tp": 8, "dp": 2, "micro_batches": 32}, sequence=1024), "/model"),
+                (scenario(plan={"dp": 16, "micro_batches": 4}, muon={"gates": "together"}), "/training/muon")):
+            code, text = export("megatron-bridge", question)
+            self.assertEqual(code, 3, text)
+            self.assertIn(field + ":", text.replace("/model/max_positions", "/model"))
+
+
+class Axolotl(unittest.TestCase):
+    fields = facts("axolotl")["fields"]
+
+    def config(self, question):
+        code, text = export("axolotl", {**question, "stack": "fsdp"})
+        self.assertEqual(code, 0, text)
+        return yaml.safe_load(text)
+
+    def test_fields_are_those_of_its_version(self):
+        full = {"dp": 16, "zero": 3, "micro_batches": 4, "recompute": "full"}
+        for question in (scenario(plan=full), scenario(plan={**full, "loss_chunks": 8}, math="fp8"),
+                         scenario(plan={**full, "shard_group": 8}, precision="pure-bf16-8bit"),
+                         scenario(plan={**full, "zero": 2, "offload": {"optimizer": 1, "parameters": True}, "zero": 3}),
+                         scenario(plan={**full, "zero": 0}, adapter={"rank": 8, "targets": ["q", "v"]}),
+                         scenario(plan=full, adapter={"rank": 8, "base": "nf4"})):
+            config = self.config(question)
+            self.assertEqual(problems(config, self.fields), [])
+            self.assertNotEqual(problems({**config, "gradient_acumulation_steps": 4}, self.fields), [])
+
+    def test_says_the_plan(self):
+        config = self.config(scenario(plan={"dp": 16, "zero": 3, "shard_group": 8, "micro_batches": 4, "recompute": "full"}))
+        self.assertEqual((config["micro_batch_size"], config["gradient_accumulation_steps"], config["sequence_len"]), (1, 4, 8192))
+        self.assertEqual((config["dp_shard_size"], config["dp_replicate_size"]), (8, 2))
+        self.assertEqual((config["gradient_checkpointing"], config["bf16"], config["adam_epsilon"]), (True, True, 1e-8))
+        self.assertIs(config["fsdp_config"]["reshard_after_forward"], True)
+        config = self.config(scenario(plan={"dp": 16, "micro_batches": 4}, adapter={"rank": 8, "alpha": 32, "base": "nf4-dq"}))
+        self.assertEqual((config["adapter"], config["lora_r"], config["lora_alpha"], config["load_in_4bit"]), ("qlora", 8, 32, True))
+        self.assertTrue(config["bnb_config_kwargs"]["bnb_4bit_use_double_quant"])
+        self.assertNotIn("fsdp_config", config)
+        config = self.config(scenario(plan={"dp": 16, "micro_batches": 4}, adapter={"rank": 8, "targets": ["q", "down"]}))
+        self.assertEqual(config["lora_target_modules"], ["q_proj", "down_proj"])
+
+    def test_refuses_what_it_has_not(self):
+        for question, field in (
+                (scenario(plan={"dp": 16, "micro_batches": 4}), "/plan/zero"),
+                (scenario(plan={"dp": 16, "zero": 3, "micro_batches": 4}, math="fp8-delayed"), "/training/math"),
+                (scenario(plan={"dp": 16, "micro_batches": 4}, adapter={"rank": 8, "alpha": 1.5}), "/training/adapter/alpha"),
+                (scenario(plan={"dp": 16, "zero": 3, "micro_batches": 4, "offload": {"activation_layers": 4}}), "/plan/offload/activation_layers")):
+            code, text = export("axolotl", {**question, "stack": "fsdp"})
+            self.assertEqual(code, 3, text)
+            self.assertIn(field + ": Axolotl v0.18.0", text)
+
+
+# Stand-ins: Open MPI's environment reaches processes only by -x; they are called one after the other here.
+MPIRUN = r"""
+given=()
+while [[ $1 == -* ]]; do
+  case $1 in
+    -x) given+=("$2=${!2-}"); shift 2 ;;
+    -np) ranks=$2; shift 2 ;;
+    --map-by|--bind-to) shift 2 ;;
+    --allow-run-as-root) shift ;;
+    *) echo "mpirun: $1 is not known" >&2; exit 2 ;;
+  esac
+done
+for ((i = 0; i < ranks; ++i)); do env -i PATH="$PATH" OMPI_COMM_WORLD_RANK=$i "${given[@]}" "$@" || exit 1; done
+"""
+TORCHRUN = 'echo "$@"\n'
+
+
 class Cloud(unittest.TestCase):
     facts = facts("cloud")
     question = {**scenario(plan={"tp": 2, "sequence_parallel": True, "dp": 8, "zero": 1, "micro_batches": 8}), "name": "Llama 8B!"}
 
-    def test_kubernetes(self):
-        code, text = export("kubernetes", self.question)
+    def objects(self, target, question):
+        code, text = export(target, question)
         self.assertEqual(code, 0, text)
-        service, job = yaml.safe_load_all(text)
-        self.assertEqual(problems(service, self.facts["service"]), [])
-        self.assertEqual(problems(job, self.facts["job"]), [])
-        self.assertNotEqual(problems({**job, "spec": {**job["spec"], "paralelism": 2}}, self.facts["job"]), [])
-        self.assertEqual(service["metadata"]["name"], "llama-8b")
-        self.assertEqual((job["spec"]["parallelism"], job["spec"]["completions"]), (2, 2))
-        container = job["spec"]["template"]["spec"]["containers"][0]
+        return list(yaml.safe_load_all(text))
+
+    def expect_known(self, value, name):
+        """Each field is one of the schema, and a misspelt one is noticed."""
+        self.assertEqual(problems(value, self.facts[name]), [])
+        wrong = next(iter(value["spec"]))
+        self.assertNotEqual(problems({**value, "spec": {**value["spec"], wrong + "x": value["spec"][wrong]}},
+                                     self.facts[name]), [])
+
+    def expect_started(self, container, variables=("MEGATRON", "TOKENIZER_MODEL", "DATA_PATH")):
+        """The container runs the script on eight devices; what the user fills in stands empty."""
         self.assertEqual(container["resources"]["limits"]["nvidia.com/gpu"], 8)
         self.check_script(container["args"][0])
         self.assertIn('"${MEGATRON:?set MEGATRON', container["args"][0])
+        self.assertEqual([e["name"] for e in container["env"] if e.get("value") == ""], list(variables))
+        return {e["name"]: e.get("value") for e in container["env"] if e.get("value") != ""}
+
+    def test_kubernetes(self):
+        service, job = self.objects("kubernetes", self.question)
+        self.assertEqual(problems(service, self.facts["service"]), [])
+        self.expect_known(job, "job")
+        self.assertEqual(service["metadata"]["name"], "llama-8b")
+        self.assertEqual((job["spec"]["parallelism"], job["spec"]["completions"]), (2, 2))
+        pod = job["spec"]["template"]["spec"]
+        self.assertEqual(pod["subdomain"], "llama-8b")
+        self.assertEqual(self.expect_started(pod["containers"][0]), {"MASTER_ADDR": "llama-8b-0.llama-8b", "NODE_RANK": None})
+
+    def test_jobset(self):
+        (jobs,) = self.objects("jobset", self.question)
+        self.expect_known(jobs, "jobset")
+        job = jobs["spec"]["replicatedJobs"][0]["template"]["spec"]
+        self.assertEqual((job["parallelism"], job["completions"], job["completionMode"]), (2, 2, "Indexed"))
+        # The controller's host names are SET-JOB-0-INDEX.SET.
+        self.assertEqual(self.expect_started(job["template"]["spec"]["containers"][0])["MASTER_ADDR"],
+                         "llama-8b-node-0-0.llama-8b")
+
+    def test_trainjob(self):
+        (job,) = self.objects("trainjob", self.question)
+        self.expect_known(job, "trainjob")
+        trainer = job["spec"]["trainer"]
+        self.assertEqual((trainer["numNodes"], trainer["numProcPerNode"]), (2, 8))
+        given = self.expect_started({**trainer, "resources": trainer["resourcesPerNode"]})
+        self.assertEqual(given, {})  # the operator refuses PET_* here
+        self.assertTrue(trainer["args"][0].startswith("export MASTER_ADDR=$PET_MASTER_ADDR NODE_RANK=$PET_NODE_RANK\n"))
+
+    def test_pytorchjob(self):
+        (job,) = self.objects("pytorchjob", self.question)
+        self.expect_known(job, "pytorchjob")
+        specs = job["spec"]["pytorchReplicaSpecs"]
+        self.assertEqual({k: v["replicas"] for k, v in specs.items()}, {"Master": 1, "Worker": 1})
+        self.assertEqual(job["spec"]["nprocPerNode"], "8")
+        for spec in specs.values():
+            container = spec["template"]["spec"]["containers"][0]
+            self.assertEqual(container["name"], "pytorch")
+            self.expect_started(container)
+            self.assertTrue(container["args"][0].startswith("export NODE_RANK=$PET_NODE_RANK\n"))
+        one = {**self.question, "cluster": {"topology": "p5", "nodes": 1},
+               "plan": {**self.question["plan"], "dp": 4, "micro_batches": 16}}
+        (job,) = self.objects("pytorchjob", one)
+        self.assertEqual(list(job["spec"]["pytorchReplicaSpecs"]), ["Master"])
+
+    def test_mpijob(self):
+        (job,) = self.objects("mpijob", self.question)
+        self.expect_known(job, "mpijob")
+        launcher, worker = (job["spec"]["mpiReplicaSpecs"][k] for k in ("Launcher", "Worker"))
+        self.assertEqual((launcher["replicas"], worker["replicas"]), (1, 2))
+        self.assertEqual(worker["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"], 8)
+        script = launcher["template"]["spec"]["containers"][0]["args"][0]
+        self.check_script(script)
+        # Played with a launcher that starts a process for each rank: each gets its number, the first host and
+        # what the user has filled in.
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "hostfile"), "w", encoding="utf-8") as file:
+                file.write("llama-8b-worker-0.llama-8b.ns.svc slots=1\nllama-8b-worker-1.llama-8b.ns.svc slots=1\n")
+            for name, text in (("mpirun", MPIRUN), ("torchrun", TORCHRUN)):
+                path = os.path.join(folder, name)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("#!/bin/bash\n" + text)
+                os.chmod(path, 0o755)
+            env = {"PATH": folder + ":" + os.environ["PATH"], "MEGATRON": "/m", "TOKENIZER_MODEL": "t", "DATA_PATH": "d"}
+            script = script.replace("/etc/mpi/hostfile", os.path.join(folder, "hostfile"))
+            done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for rank in (0, 1):
+                self.assertIn("--node_rank=%d --master_addr=llama-8b-worker-0.llama-8b.ns.svc" % rank, done.stdout)
+            del env["DATA_PATH"]
+            done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("set DATA_PATH to", done.stderr)
+
+    def test_asks_for_what_the_scenario_does_not_say(self):
+        question = {**self.question, "training": {"global_batch": 64, "sequence": 8192}}
+        (jobs,) = self.objects("jobset", question)
+        container = jobs["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+        self.expect_started(container, ("MEGATRON", "TOKENIZER_MODEL", "DATA_PATH", "TRAIN_ITERS"))
+        (task,) = self.objects("skypilot", question)
+        self.assertEqual(list(task["envs"]), ["MEGATRON", "TOKENIZER_MODEL", "DATA_PATH", "TRAIN_ITERS"])
+
+    def test_slurm(self):
+        code, text = export("slurm", self.question)
+        self.assertEqual(code, 0, text)
+        options = [line.split()[1].split("=")[0] for line in text.splitlines() if re.match("##?SBATCH ", line)]
+        for wanted in ("--nodes", "--account", "--partition", "--time", "--container-image"):
+            self.assertIn(wanted, options)
+        self.assertEqual([o for o in options if o not in self.facts["sbatch"]], [])
+        self.check_script(text, "srun torchrun")
 
     def test_skypilot(self):
         code, text = export("skypilot", self.question)
@@ -216,11 +475,11 @@ class Cloud(unittest.TestCase):
         self.assertEqual(code, 3)
         self.assertIn("/cluster", text)
 
-    def check_script(self, script):
+    def check_script(self, script, launcher="torchrun"):
         done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("--tensor-model-parallel-size 2", script)
-        self.assertIn("torchrun --nnodes=2 --nproc_per_node=8", script)
+        self.assertIn(launcher + " --nnodes=2 --nproc_per_node=8", script)
 
 
 if __name__ == "__main__":

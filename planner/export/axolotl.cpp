@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A configuration of Axolotl, which fine-tunes with PyTorch's FSDP2: axolotl train FILE --launcher torchrun.
+#include <cmath>
+
+#include "core/text.h"
+#include "planner/export/recipe.h"
+#include "planner/export/targets.h"
+
+namespace orrery::planner {
+namespace {
+
+constexpr const char* kVersion = "Axolotl v0.18.0";
+
+// What its configuration cannot say.
+void check_fits(const Problem& problem, const Plan& p, const Cursor& scenario) {
+  const Training& t = problem.scenario.training;
+  const Cursor plan = scenario.child("plan"), training = scenario.child("training");
+  const auto refuse = [](const Cursor& at, const char* what, const char* allowed) {
+    at.fail(fmt::format("{} {}", kVersion, what), fmt::format("allowed: {}", allowed));
+  };
+  if (p.dp > 1 && p.zero == 0 && !t.adapter)
+    refuse(plan.child("zero"), "shares what replicas train by FSDP2", "2 or 3");
+  if (p.offloaded_optimizer() > 0 && !p.offloads_parameters())
+    refuse(plan.child("offload").child("parameters"), "offloads the optimizer with its parameters", "true");
+  if (p.offloaded_layers() > 0 && p.offloaded_layers() < problem.scenario.model.layers)
+    refuse(plan.child("offload").child("activation_layers"), "offloads the activations of all layers",
+           fmt::format("0 or {}", problem.scenario.model.layers).c_str());
+  if (p.update_in_backward)
+    refuse(plan.child("update_in_backward"), "updates parameters after the backward pass", "false");
+  if (t.math == Math::kFp8Delayed)
+    refuse(training.child("math"), "has a factor for each tensor of a step", "bf16, fp16, fp8");
+  if (t.adapter && t.adapter->alpha != std::floor(t.adapter->alpha))
+    refuse(training.child("adapter").child("alpha"), "has whole numbers for it", "whole numbers");
+  if (t.optimizer.decay == Decay::kAll)
+    refuse(training.child("optimizer").child("decay"), "leaves norms and biases out of weight decay",
+           "matrices");
+}
+
+const char* optimizer(Precision p) {
+  return bytes_per_parameter(p).moment == 1 ? "adamw_bnb_8bit" : "adamw_torch_fused";
+}
+
+// PEFT's names of matrices in models of Llama's kind.
+const char* module_of(AdapterTarget target, const Cursor& at) {
+  switch (target) {
+    case AdapterTarget::kQuery:
+      return "q_proj";
+    case AdapterTarget::kKey:
+      return "k_proj";
+    case AdapterTarget::kValue:
+      return "v_proj";
+    case AdapterTarget::kOutput:
+      return "o_proj";
+    case AdapterTarget::kGate:
+      return "gate_proj";
+    case AdapterTarget::kUp:
+      return "up_proj";
+    case AdapterTarget::kDown:
+      return "down_proj";
+    case AdapterTarget::kQueryDown:
+    case AdapterTarget::kKeyValueDown:
+    case AdapterTarget::kKeyValue:
+      break;
+  }
+  at.fail(fmt::format("adapters of \"{}\" are not written for Axolotl", name_of(target)),
+          "allowed: q, k, v, o, gate, up, down; or no targets for all of them");
+}
+
+std::string adapter_lines(const Adapter& a, const Cursor& at) {
+  const bool narrow = a.base != BaseStorage::kAsComputed;
+  std::string out =
+      fmt::format("adapter: {}\nload_in_4bit: {}\nlora_r: {}\nlora_alpha: {:g}\nlora_dropout: 0.0\n",
+                  narrow ? "qlora" : "lora", narrow, a.rank, a.alpha);
+  if (narrow)
+    out += fmt::format("bnb_config_kwargs:\n  bnb_4bit_quant_type: nf4\n  bnb_4bit_use_double_quant: {}\n",
+                       a.base == BaseStorage::kNf4Double);
+  if (a.targets.empty()) return out + "lora_target_linear: true\n";
+  out += "lora_target_modules:\n";
+  for (std::size_t i = 0; i < a.targets.size(); ++i)
+    out += fmt::format("  - {}\n", module_of(a.targets[i], at.child("targets").child(i)));
+  return out;
+}
+
+std::string fsdp_lines(const Plan& p) {
+  if (p.dp == 1 && !p.offloads_parameters()) return {};
+  if (p.zero == 0) return {};
+  std::string out;
+  if (p.shards() < p.dp)
+    out += fmt::format("dp_shard_size: {}\ndp_replicate_size: {}\n", p.shards(), p.dp / p.shards());
+  return out + fmt::format(
+                   "fsdp_version: 2\n"
+                   "fsdp_config:\n"
+                   "  reshard_after_forward: {}\n"
+                   "  auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+                   "  state_dict_type: SHARDED_STATE_DICT\n"
+                   "  cpu_ram_efficient_loading: true\n"
+                   "  offload_params: {}\n",
+                   p.zero == 3 && p.reshards(), p.offloads_parameters());
+}
+
+// A number that YAML 1.1 reads as one: with a point before an exponent.
+std::string yaml_number(double x) {
+  std::string out = fmt::format("{}", x);
+  const std::size_t e = out.find('e');
+  if (e != std::string::npos && out.find('.') == std::string::npos) out.insert(e, ".0");
+  return out;
+}
+
+}  // namespace
+
+Exported axolotl_config(const Problem& problem, const Plan& p, const Cursor& scenario) {
+  check_fits(problem, p, scenario);
+  const Training& t = problem.scenario.training;
+  const Layout layout = layout_of(problem, p, scenario.child("cluster"));
+  const Recipe r = recipe_of(problem);
+  const DType type = t.parameter_type();
+  Exported out;
+  out.text = fmt::format(
+      "# {} of {}, for {}. On each of {} node{}:\n"
+      "# axolotl train THIS_FILE --launcher torchrun -- --nnodes={} --nproc_per_node={}{}\n"
+      "base_model: BASE_MODEL\n"
+      "datasets:\n"
+      "  - path: DATASET\n"
+      "    type: DATASET_TYPE\n"
+      "output_dir: OUTPUT_DIR\n"
+      "sequence_len: {}\n"
+      "sample_packing: true\n"
+      "pad_to_sequence_len: true\n"
+      "micro_batch_size: {}\n"
+      "gradient_accumulation_steps: {}\n"
+      "max_steps: {}\n",
+      short_name(p), printable(problem.scenario.model.name), kVersion, layout.nodes,
+      layout.nodes == 1 ? "" : "s", layout.nodes, layout.per_node,
+      layout.nodes == 1 ? "" : " --rdzv_backend=c10d --rdzv_endpoint=HEAD:29500", t.sequence, p.micro_batch,
+      p.micro_batches, r.steps > 0 ? std::to_string(r.steps) : "MAX_STEPS");
+  out.text += fmt::format(
+      "optimizer: {}\n"
+      "learning_rate: {}\n"
+      "lr_scheduler: cosine\n"
+      "cosine_min_lr_ratio: {}\n"
+      "warmup_steps: {}\n"
+      "weight_decay: {}\n"
+      "adam_beta1: {}\n"
+      "adam_beta2: {}\n"
+      "adam_epsilon: {}\n"
+      "max_grad_norm: {}\n",
+      optimizer(t.precision), r.learning_rate ? fmt::format("{:.3e}", *r.learning_rate) : "LEARNING_RATE",
+      kLastRate, r.warm_up_steps, kWeightDecay, t.optimizer.beta1, t.optimizer.beta2,
+      yaml_number(t.optimizer.epsilon), t.clip);
+  out.text += fmt::format("bf16: {}\nfp16: {}\ntf32: {}\n", type == DType::kBfloat16, type == DType::kFloat16,
+                          t.math == Math::kTf32);
+  if (t.math == Math::kFp8) out.text += "fp8: true\ntorch_compile: true\n";
+  out.text +=
+      fmt::format("attn_implementation: {}\n", problem.stack.flash_attention ? "flash_attention_2" : "eager");
+  const bool offloads = p.offloaded_layers() > 0;
+  out.text += fmt::format("gradient_checkpointing: {}\nactivation_offloading: {}\n",
+                          p.recompute == Recompute::kFull, offloads);
+  if (p.loss_chunks > 1)
+    out.text +=
+        fmt::format("chunked_cross_entropy: true\nchunked_cross_entropy_num_chunks: {}\n", p.loss_chunks);
+  if (t.adapter) out.text += adapter_lines(*t.adapter, scenario.child("training").child("adapter"));
+  out.text += fsdp_lines(p);
+  out.notes.emplace_back("names in capital letters are to be replaced");
+  if (!t.adapter && bytes_per_parameter(t.precision).parameter == 2)
+    out.notes.emplace_back("the model is loaded in its own format, which has to be bf16");
+  return out;
+}
+
+}  // namespace orrery::planner
