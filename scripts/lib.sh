@@ -5,7 +5,7 @@ packages_build="g++ cmake ninja-build ccache git ca-certificates libfmt-dev nloh
 packages_gui="qt6-base-dev libqt6opengl6-dev qt6-svg-dev qt6-charts-dev libgl-dev fonts-dejavu-core"
 packages_python="python3-dev pybind11-dev"
 packages_site="python3 mkdocs"
-packages_test="$packages_build $packages_python $packages_site libgtest-dev libboost-context-dev libvalijson-dev python3-numpy python3-yaml python3-torch libopenmpi-dev openmpi-bin libsimgrid-dev iproute2 procps $packages_gui xvfb xauth"
+packages_test="$packages_build $packages_python $packages_site libgtest-dev libboost-context-dev libvalijson-dev python3-numpy python3-yaml python3-torch libopenmpi-dev openmpi-bin libsimgrid-dev shellcheck iproute2 procps $packages_gui xvfb xauth"
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi

@@ -274,7 +274,7 @@ class Script {
                              "dataset", "tokenizer", "checkpoint", "logger", "precision"}) {
       const auto found = parts_.find(part);
       if (found == parts_.end()) continue;
-      const std::string_view name = found->first == "precision" ? "mixed_precision" : found->first;
+      const std::string name = found->first == "precision" ? "mixed_precision" : found->first;
       out += fmt::format("set_fields(\n    cfg.{},\n", name);
       for (const std::string& line : found->second) out += line;
       out += ")\n";

@@ -92,8 +92,8 @@ Exported skypilot_task(const Problem& problem, const Plan& p, const Cursor& scen
   }
   text +=
       "run: |\n"
-      "  export MASTER_ADDR=$(echo \"$SKYPILOT_NODE_IPS\" | head -n 1)\n"
-      "  export NODE_RANK=$SKYPILOT_NODE_RANK\n";
+      "  MASTER_ADDR=$(echo \"$SKYPILOT_NODE_IPS\" | head -n 1)\n"
+      "  export MASTER_ADDR NODE_RANK=$SKYPILOT_NODE_RANK\n";
   std::string line;
   for (const char c : body_of(e.text)) {
     line += c;

@@ -53,7 +53,8 @@ std::string slurm_job(const Launch& l) {
   out +=
       "#SBATCH --requeue\n"
       "set -euo pipefail\n\n"
-      "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\n";
+      "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\n"
+      "export MASTER_ADDR\n";
   return out + fmt::format("srun bash -c 'export NODE_RANK=$SLURM_NODEID; exec bash -c \"$0\"' {}\n",
                            shell_quoted(l.command));
 }

@@ -144,7 +144,8 @@ std::string mpi_job(const Launch& l) {
   for (const std::string& name : l.variables) given += " -x " + name;
   const std::string launcher =
       "set -euo pipefail\n"
-      "export MASTER_ADDR=$(sed -n '1s/ .*//p' /etc/mpi/hostfile)\n" +
+      "MASTER_ADDR=$(sed -n '1s/ .*//p' /etc/mpi/hostfile)\n"
+      "export MASTER_ADDR\n" +
       fmt::format("exec mpirun --allow-run-as-root -np {} --map-by ppr:1:node --bind-to none {} \\\n",
                   l.nodes, given) +
       "  bash -c 'export NODE_RANK=$OMPI_COMM_WORLD_RANK; exec bash -c \"$0\"' " + shell_quoted(l.command) +

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,13 @@ def export(target, question):
     if done.returncode != 0:
         return done.returncode, done.stderr
     return 0, json.loads(done.stdout)["text"]
+
+
+def shellcheck(script):
+    """What ShellCheck warns of; nothing where Debian's shellcheck is missing."""
+    if not shutil.which("shellcheck"):
+        return ""
+    return subprocess.run(["shellcheck", "-s", "bash", "-S", "warning", "-"], input=script, text=True, capture_output=True).stdout
 
 
 FSDP = {"dp": 16, "zero": 3, "micro_batches": 4, "recompute": "selective", "recompute_parts": ["core-attn"]}
@@ -455,6 +463,10 @@ class Cloud(unittest.TestCase):
         (task,) = self.objects("skypilot", question)
         self.assertEqual(list(task["envs"]), ["MEGATRON", "TOKENIZER_MODEL", "DATA_PATH", "TRAIN_ITERS"])
 
+    @unittest.skipUnless(shutil.which("shellcheck"), "Debian's shellcheck is missing")
+    def test_shellcheck_warns(self):
+        self.assertIn("SC2155", shellcheck("export HOST=$(hostname)\n"))
+
     def test_slurm(self):
         code, text = export("slurm", self.question)
         self.assertEqual(code, 0, text)
@@ -478,6 +490,7 @@ class Cloud(unittest.TestCase):
     def check_script(self, script, launcher="torchrun"):
         done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(shellcheck(script), "")
         self.assertIn("--tensor-model-parallel-size 2", script)
         self.assertIn(launcher + " --nnodes=2 --nproc_per_node=8", script)
 
