@@ -240,24 +240,50 @@ void Network::route(std::int64_t from, std::int64_t to, Path& path, const Loads*
                    "allowed: cables and faults that leave a way between any two devices");
 }
 
+std::int64_t Network::on_rail(std::int64_t device, std::int64_t wanted, std::int64_t other) const {
+  if (rail(device) == wanted) return device;
+  const std::int64_t first = device - device % devices_per_node_;
+  if (rail(other) == wanted) return first + other % devices_per_node_;
+  return first + (wanted * devices_per_node_ + ports_per_node_ - 1) / ports_per_node_;
+}
+
+bool Network::is_alive(const Path& path) const {
+  return !faulty_ || std::all_of(path.begin(), path.end(), [&](LinkId l) { return alive(l); });
+}
+
+bool Network::try_rails(std::int64_t from, std::int64_t to, std::int64_t out, std::int64_t in,
+                        const Loads* loads, Path& path) const {
+  path.clear();
+  const std::int64_t leaves = on_rail(from, out, to), enters = on_rail(to, in, from);
+  if (leaves != from) between(from, leaves, path);
+  leave(leaves, path);
+  const bool open = wiring_->route(*this, {node(from), out}, {node(to), in}, loads, path);
+  enter(enters, path);
+  if (enters != to) between(enters, to, path);
+  return open && is_alive(path);
+}
+
 bool Network::find_route(std::int64_t from, std::int64_t to, Path& path, const Loads* loads) const {
   path.clear();
   if (from == to) return true;
-  bool open = true;
   if (from / domain_ == to / domain_) {
     between(from, to, path);
-  } else {
-    // With PXN the data cross to the device that is on the destination's rail first.
-    std::int64_t out = from;
-    if (pxn_ && rail(from) != rail(to)) {
-      out = from - from % devices_per_node_ + to % devices_per_node_;
-      between(from, out, path);
-    }
-    leave(out, path);
-    open = wiring_->route(*this, {node(from), rail(out)}, {node(to), rail(to)}, loads, path);
-    enter(to, path);
+    return is_alive(path);
   }
-  return open && !(faulty_ && std::any_of(path.begin(), path.end(), [&](LinkId l) { return !alive(l); }));
+  // With PXN the data cross to the device that is on the destination's rail first.
+  const std::int64_t in = rail(to), out = pxn_ ? in : rail(from);
+  if (try_rails(from, to, out, in, loads, path)) return true;
+  if (!faulty_) return false;
+  // Both ends by the same other rail, the nearest first; then by any two.
+  const std::int64_t rails = ports_per_node_;
+  for (std::int64_t k = 1; k < rails; ++k) {
+    const std::int64_t other = (in + k) % rails;
+    if (try_rails(from, to, other, other, loads, path)) return true;
+  }
+  for (std::int64_t k = 1; k < rails * rails; ++k) {
+    if (try_rails(from, to, (out + k / rails) % rails, (in + k % rails) % rails, loads, path)) return true;
+  }
+  return false;
 }
 
 Time Network::extra_latency(const Path& path) const {

@@ -5,7 +5,8 @@
 // Vertices: devices, the switches of each scale-up domain, a port for each NIC of each node, and what the
 // fabric has. A link carries one direction; its capacity is what transfers achieve (wire bandwidth times the
 // cluster's efficiency). Devices of a domain meet at its switches, or where the cables inside a node lead
-// (inside.h); others leave through the port of their rail.
+// (inside.h); others leave through the port of their rail. Where that port has failed, or has no way left,
+// data cross the node to a device of the next rail whose ports have one, and back at the other end.
 //
 //   Network network(cluster);
 //   Path path;
@@ -66,6 +67,13 @@ class Network {
     return device % devices_per_node_ * ports_per_node_ / devices_per_node_;
   }
   void apply(const Cluster& cluster);
+  bool is_alive(const Path& path) const;
+  // The device of a rail in the node of `device`: itself, or the one with the other end's number, or the
+  // rail's first.
+  std::int64_t on_rail(std::int64_t device, std::int64_t wanted, std::int64_t other) const;
+  // A way out by one rail and in by another, which `path` becomes; false where there is none.
+  bool try_rails(std::int64_t from, std::int64_t to, std::int64_t out, std::int64_t in, const Loads* loads,
+                 Path& path) const;
   // Appends the links between two devices of a domain, from a device to its port, and back.
   void between(std::int64_t from, std::int64_t to, Path& path) const;
   void leave(std::int64_t device, Path& path) const;

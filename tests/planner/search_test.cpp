@@ -590,10 +590,13 @@ TEST(Plan, CostIsWholeNodesTimesHours) {
   EXPECT_NEAR(x.cost_usd, 2 * 10 * x.days * 24, 1e-9);
 }
 
-// A device that no other reaches: an error from any thread, not a crash.
+// A node that no other reaches: an error from any thread, not a crash.
 TEST(Search, WhatAThreadFindsWrongEndsTheSearch) {
   Problem p = small_problem();
-  p.cluster.fabric.faults = {{"device11", "port1.3", 0}};
+  ASSERT_EQ(p.cluster.nics, p.cluster.devices_per_node);
+  for (std::int64_t d = 0; d < p.cluster.nics; ++d)
+    p.cluster.fabric.faults.push_back(
+        {fmt::format("device{}", p.cluster.devices_per_node + d), fmt::format("port1.{}", d), 0});
   for (const int threads : {1, 2}) {
     try {
       search(p, sim::Topology(p.cluster), {.threads = threads});

@@ -436,8 +436,10 @@ TEST(Network, FailedLinksAreAvoidedOrNamed) {
   broken.route(0, 100, p);
   EXPECT_EQ(p.size(), before.size());
   EXPECT_NE(p[2], before[2]);
-  // A port has no other way.
-  c.fabric.faults = {{"port0.0", "leaf0", 0}};
+  // All ports of a node.
+  c.fabric.faults.clear();
+  for (std::int64_t r = 0; r < whole.ports(); ++r)
+    c.fabric.faults.push_back({fmt::format("port0.{}", r), "leaf0", 0});
   const Network cut(c);
   EXPECT_THROW(cut.route(0, 100, p), Error);
   c.fabric.faults = {{"leaf99", "leaf0", 0}};
@@ -450,6 +452,60 @@ TEST(Network, FailedLinksAreAvoidedOrNamed) {
   LinkLoads loads(slow);
   loads.add_flow(0, 100);
   EXPECT_EQ(loads.bandwidth().first.value, 25'000'000'000);
+}
+
+std::string words(const Network& n, const Path& path) {
+  std::string out = n.name(n.ends(path.front()).first);
+  for (const LinkId l : path) out += " " + n.name(n.ends(l).second);
+  return out;
+}
+
+// Data of a failed NIC go by the next one of the node, as NCCL's do: across the node to the device that it
+// serves, on its rail, and back across the other node.
+TEST(Network, AFailedNicSendsOverTheNodesOthers) {
+  for (const FabricKind kind : {FabricKind::kRailOptimized, FabricKind::kRailOnly, FabricKind::kFatTree}) {
+    SCOPED_TRACE(name_of(kind));
+    Cluster c = cluster(kind, 2);
+    const std::int64_t each = c.devices_per_node;
+    ASSERT_EQ(c.nics, each);
+    const auto leaf = [&](std::int64_t rail) {
+      return kind == FabricKind::kFatTree ? std::string("leaf0") : fmt::format("leaf0.{}", rail);
+    };
+    const auto seconds =
+        [&](const Cluster& of) {  // of device i of the one node to device i of the other, all at once
+          const Network n(of);
+          LinkLoads loads(n);
+          for (std::int64_t d = 0; d < each; ++d) loads.add_flow(d, each + d);
+          return 1e9 / static_cast<double>(loads.bandwidth().first.value);
+        };
+    const double whole = seconds(c);
+    c.fabric.faults = {{"port0.1", leaf(1), 0}};
+    const Network n(c);
+    Path path;
+    n.route(1, each + 1, path);
+    EXPECT_EQ(words(n, path),
+              fmt::format("device1 switch0 device2 port0.2 {} port1.2 device{} switch1 device{}", leaf(2),
+                          each + 2, each + 1));
+    n.route(each + 1, 1, path);
+    EXPECT_EQ(words(n, path),
+              fmt::format("device{} switch1 device{} port1.2 {} port0.2 device2 switch0 device1", each + 1,
+                          each + 2, leaf(2)));
+    n.route(0, each, path);  // others stay where they were
+    EXPECT_EQ(words(n, path), fmt::format("device0 port0.0 {} port1.0 device{}", leaf(0), each));
+    EXPECT_NEAR(seconds(c) / whole, 2, 1e-6);  // two of the flows share the second port
+    // One at each end: a third rail has both.
+    c.fabric.faults.push_back({"port1.2", leaf(2), 0});
+    const Network both(c);
+    both.route(1, each + 1, path);
+    EXPECT_EQ(words(both, path),
+              fmt::format("device1 switch0 device3 port0.3 {} port1.3 device{} switch1 device{}", leaf(3),
+                          each + 3, each + 1));
+    // Half of a port that is left is used.
+    c.fabric.faults = {{"port0.1", leaf(1), 0.5}};
+    const Network slow(c);
+    slow.route(1, each + 1, path);
+    EXPECT_EQ(path.size(), 4U);
+  }
 }
 
 // What a fabric cannot do is refused, not left out.
