@@ -68,6 +68,12 @@ void print(const Problem& problem, const planner::Answer& a, const std::optional
   }
 }
 
+// Before anything is searched.
+void require_file(const char* option, const std::string& file) {
+  if (file == "-") Cursor{"command line", option}.fail("standard output has the answer", "allowed: a file");
+  require_writable(option, file);
+}
+
 void execute(App& app, PlanAsked o) {
   if (!o.format) o.format = app.json ? Format::kJson : Format::kTable;
   const bool failures = o.failures || o.spot;
@@ -87,22 +93,17 @@ void execute(App& app, PlanAsked o) {
     const Cursor at{"command line", "/cluster"};
     if (!o.output.empty() || !o.save_scenario.empty())
       at.fail("one plan or scenario is written, and several clusters have one each", "allowed: one cluster");
-    if (!o.report.empty())
-      at.fail("a report is of one cluster's plans, and there are several", "allowed: one cluster");
     if (failures) at.fail("failures are simulated on one cluster", "allowed: one cluster");
     if (o.most_nodes)
       at.fail("numbers of nodes are tabulated of one cluster", "allowed: one cluster, or --nodes");
+    require_file("/report", o.report);
     return compare_clusters(app, o, scenario);
   }
   Problem problem = problem_of(o, scenario, app.data);
   for (const std::string& note : ignored_limits(problem.scenario)) fmt::print(stderr, "note: {}\n", note);
-  for (const auto& [option, file] :
-       {std::pair{"/output", &o.output}, std::pair{"/save-scenario", &o.save_scenario},
-        std::pair{"/report", &o.report}}) {
-    if (*file == "-")
-      Cursor{"command line", option}.fail("standard output has the answer", "allowed: a file");
-    require_writable(option, *file);
-  }
+  require_file("/output", o.output);
+  require_file("/save-scenario", o.save_scenario);
+  require_file("/report", o.report);
   if (failures) require_run(problem);
   const planner::Answer a = answer_to(problem, o, "searching");
   if (!o.save_scenario.empty()) save_json(o.save_scenario, as_file(scenario));

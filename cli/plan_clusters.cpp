@@ -159,6 +159,13 @@ void compare_clusters(App& app, const PlanAsked& o, const AskedScenario& scenari
     return std::tuple(!c.answered(), c.has_plan() && c.best().risky(), c.answered() ? wanted_less(c) : 0);
   };
   std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  if (!o.report.empty()) {
+    std::vector<planner::ClusterAnswer> answers;
+    for (const OnCluster& c : all)
+      answers.push_back({c.asked, c.lacks(), c.refused.empty() ? &c.problem : nullptr,
+                         c.refused.empty() ? &c.answer : nullptr});
+    save_text(o.report, planner::clusters_page(answers, app.command));
+  }
   if (o.format == Format::kJson)
     print_json(to_json(all));
   else

@@ -37,4 +37,13 @@ std::string in_markdown(std::string_view text);
 // from and how wrong it may be. `command`: that made it.
 std::string report_page(const Problem& problem, const Answer& answer, const std::string& command);
 
+// The same of several clusters that were asked for: a table and charts that compare their best plans, then
+// all that is known of each.
+struct ClusterAnswer {
+  std::string asked, lacks;          // lacks: why there is no plan, or which limit it does not keep to
+  const Problem* problem = nullptr;  // null where nothing could be planned
+  const Answer* answer = nullptr;
+};
+std::string clusters_page(const std::vector<ClusterAnswer>& clusters, const std::string& command);
+
 }  // namespace orrery::planner

@@ -13,6 +13,7 @@
 #include "planner/answer.h"
 #include "planner/evaluate.h"
 #include "planner/families.h"
+#include "planner/html.h"
 #include "planner/loading.h"
 #include "planner/risk.h"
 #include "planner/words.h"
@@ -20,132 +21,17 @@
 namespace orrery::planner {
 namespace {
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : printable(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 double gib(std::int64_t bytes) {
   return static_cast<double>(bytes) / kGiB;
 }
 
-// Colours that colour-blind readers tell apart (Okabe and Ito 2008), then greys.
-constexpr std::array kColours{"#0072b2", "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442",
-                              "#7f7f7f", "#b0b0b0", "#505050", "#8c6bb1", "#a6761d", "#1b9e77"};
-
-constexpr const char* kStyle = R"(
-:root { --back: #ffffff; --text: #1b1f24; --faint: #59636e; --line: #d1d9e0; --panel: #f6f8fa; --mark: #0072b2 }
-@media (prefers-color-scheme: dark) {
-  :root { --back: #0d1117; --text: #e6edf3; --faint: #9198a1; --line: #3d444d; --panel: #151b23; --mark: #56b4e9 } }
-body { background: var(--back); color: var(--text); font: 15px/1.5 system-ui, sans-serif; margin: 0 auto;
-  max-width: 1080px; padding: 24px }
-h1 { font-size: 24px; margin: 0 0 4px } h2 { font-size: 18px; margin: 32px 0 8px }
-.faint { color: var(--faint) } .tiles { display: flex; flex-wrap: wrap; gap: 12px; margin: 16px 0 }
-.tile { background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 10px 14px; min-width: 120px }
-.tile b { display: block; font-size: 20px } .tile span { color: var(--faint); font-size: 13px }
-table { border-collapse: collapse; width: 100%; font-size: 13px } .wide { overflow-x: auto }
-th, td { border-bottom: 1px solid var(--line); padding: 4px 8px; text-align: right; white-space: nowrap }
-th { color: var(--faint); font-weight: 600 } .left { text-align: left } .wrap { white-space: normal }
-code { background: var(--panel); border: 1px solid var(--line); border-radius: 4px; padding: 1px 4px; font-size: 13px }
-svg { width: 100%; height: auto } svg text { fill: var(--text); font: 12px system-ui, sans-serif }
-svg .axis { stroke: var(--line) } svg .limit { stroke: var(--text); stroke-dasharray: 4 3 }
-.legend span { display: inline-block; margin-right: 14px; font-size: 13px }
-.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 5px })";
-
-// "3,220,735"
-std::string grouped(double x) {
-  std::string out = fmt::format("{:.0f}", x);
-  for (std::size_t at = out.size(); at > 3 + (out[0] == '-' ? 1 : 0); at -= 3) out.insert(at - 3, ",");
-  return out;
-}
 // "15 T", "300 G"
 std::string tokens_of(double n) {
   return n >= 1e12 ? fmt::format("{:.4g} T", n / 1e12) : fmt::format("{:.4g} G", n / 1e9);
 }
 
-// Bars of parts, one below the other, on one scale.
-struct Bar {
-  std::string label, value;
-  std::vector<double> parts;  // by Bars::parts
-};
-struct Bars {
-  std::vector<std::string> parts;
-  std::vector<Bar> bars;
-  double limit = 0;  // a line across all bars; 0: none
-  std::string limit_label;
-};
-
-std::string drawn(const Bars& b, const std::string& title) {
-  constexpr double kLabels = 330, kWidth = 1000, kValues = 90, kRow = 26, kTop = 22;
-  double most = b.limit;
-  std::vector<bool> used(b.parts.size());
-  for (const Bar& bar : b.bars) {
-    double sum = 0;
-    for (std::size_t i = 0; i < bar.parts.size(); ++i) {
-      sum += bar.parts[i];
-      used[i] = used[i] || bar.parts[i] > 0;
-    }
-    most = std::max(most, sum);
-  }
-  if (most <= 0) return {};
-  const double scale = (kWidth - kLabels - kValues) / most;
-  const double height = kTop + kRow * static_cast<double>(b.bars.size()) + 6;
-  std::string out = "<p class=\"legend\">";
-  for (std::size_t i = 0; i < b.parts.size(); ++i) {
-    if (used[i])
-      out += fmt::format("<span><i style=\"background:{}\"></i>{}</span>", kColours[i % kColours.size()],
-                         escaped(b.parts[i]));
-  }
-  out += fmt::format("</p><svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth, height,
-                     escaped(title));
-  double y = kTop;
-  for (const Bar& bar : b.bars) {
-    out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", kLabels - 8, y + 15,
-                       escaped(shortened(bar.label, 44)));
-    double x = kLabels;
-    for (std::size_t i = 0; i < bar.parts.size(); ++i) {
-      const double width = bar.parts[i] * scale;
-      if (width <= 0) continue;
-      out += fmt::format(
-          "<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"18\" fill=\"{}\"><title>{}: "
-          "{:.4g}</title></rect>",
-          x, y, width, kColours[i % kColours.size()], escaped(b.parts[i]), bar.parts[i]);
-      x += width;
-    }
-    out += fmt::format("<text x=\"{:.2f}\" y=\"{}\">{}</text>", x + 6, y + 14, escaped(bar.value));
-    y += kRow;
-  }
-  if (b.limit > 0) {
-    const double x = kLabels + b.limit * scale;
-    out += fmt::format(
-        "<line class=\"limit\" x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"14\" y2=\"{1}\"/><text x=\"{0:.2f}\" "
-        "y=\"11\" "
-        "text-anchor=\"middle\">{2}</text>",
-        x, height, escaped(b.limit_label));
-  }
-  return out + "</svg>";
-}
-
 Bars steps_of(const Answer& a) {
-  static_assert(4 + kWaitedAxes.size() + 3 <= kColours.size());
+  static_assert(4 + kWaitedAxes.size() + 3 <= kMostBarParts);
   Bars out;
   out.parts = {"forward", "backward", "recomputation", "optimizer"};
   for (const WaitedAxis& axis : kWaitedAxes) out.parts.emplace_back(axis.words);
@@ -187,44 +73,6 @@ Bars memory_of(const Ranked& r) {
   return out;
 }
 
-class Page {
- public:
-  void text(const std::string& html) { out_ += html; }
-  void head(const std::string& title) { out_ += fmt::format("<h2>{}</h2>\n", escaped(title)); }
-  void tile(const std::string& value, const std::string& name) {
-    out_ +=
-        fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", escaped(value), escaped(name));
-  }
-  void list(const std::vector<std::string>& lines) {
-    out_ += "<ul>\n";
-    for (const std::string& line : lines) out_ += fmt::format("<li>{}</li>\n", escaped(line));
-    out_ += "</ul>\n";
-  }
-  // The first column, and those of `left`, are texts.
-  void table(const std::vector<std::string>& titles, const std::vector<std::vector<std::string>>& rows,
-             const std::vector<std::size_t>& left = {}) {
-    const auto align = [&](std::size_t column) {
-      return column == 0 || std::find(left.begin(), left.end(), column) != left.end() ? " class=\"left wrap\""
-                                                                                      : "";
-    };
-    out_ += "<div class=\"wide\"><table><thead><tr>";
-    for (std::size_t i = 0; i < titles.size(); ++i)
-      out_ += fmt::format("<th{}>{}</th>", align(i), escaped(titles[i]));
-    out_ += "</tr></thead><tbody>\n";
-    for (const auto& row : rows) {
-      out_ += "<tr>";
-      for (std::size_t i = 0; i < row.size(); ++i)
-        out_ += fmt::format("<td{}>{}</td>", align(i), escaped(row[i]));
-      out_ += "</tr>\n";
-    }
-    out_ += "</tbody></table></div>\n";
-  }
-  std::string take() && { return std::move(out_); }
-
- private:
-  std::string out_;
-};
-
 std::vector<std::string> cells_of(const std::string& as, const Ranked& r) {
   const Predicted& p = r.predicted;
   return {as,
@@ -249,9 +97,9 @@ void add_plans(Page& page, const Answer& a) {
                                    100 * (v.step_time_s / a.plans[i].predicted.step_time_s - 1)));
   }
   if (others.empty()) return;
-  page.text("<details><summary>Others of the same degrees</summary>\n");
+  page.html("<details><summary>Others of the same degrees</summary>\n");
   page.list(others);
-  page.text("</details>\n");
+  page.html("</details>\n");
 }
 
 void add_sizes(Page& page, const Answer& a) {
@@ -270,14 +118,14 @@ void add_sizes(Page& page, const Answer& a) {
                     z.days > 0 ? fmt::format("{:.2f}", z.days) : "-",
                     z.cost_usd > 0 ? grouped(z.cost_usd) : "-"});
   }
-  page.text(drawn(bars, "time by number of nodes"));
+  page.bars(bars, "time by number of nodes");
   page.table({"nodes", "fastest plan, by the estimate", "step s", "days", "USD"}, rows, {1});
 }
 
 void add_tiles(Page& page, const Problem& problem, const Ranked& best) {
   const Predicted& p = best.predicted;
   const MemoryRange memory = memory_range(p.peak_memory_bytes, problem.spread);
-  page.text("<div class=\"tiles\">\n");
+  page.html("<div class=\"tiles\">\n");
   page.tile(fmt::format("{:.3g} s", p.step_time_s),
             fmt::format("a step; 80 %: {:.3g} to {:.3g} s", p.step_time_low_s, p.step_time_high_s));
   page.tile(fmt::format("{:.1f} %", 100 * p.mfu), "model FLOPs utilisation (MFU)");
@@ -292,7 +140,7 @@ void add_tiles(Page& page, const Problem& problem, const Ranked& best) {
               fmt::format("{:.3g} to {:.3g}", days * p.step_time_low_s, days * p.step_time_high_s));
   }
   if (p.cost_usd > 0) page.tile("$" + grouped(p.cost_usd), "of all nodes, for the run");
-  page.text("</div>\n");
+  page.html("</div>\n");
 }
 
 void add_origins(Page& page, const Problem& problem) {
@@ -312,61 +160,63 @@ void add_origins(Page& page, const Problem& problem) {
   page.table({"of", "field", "source"}, rows, {1, 2});
 }
 
-}  // namespace
+// What the model is trained with: "llama-3.1-8b (8.03 G parameters)".
+std::string model_words(const Scenario& s) {
+  return fmt::format("{} ({:.3g} G parameters)", s.model.name,
+                     static_cast<double>(count_parameters(s.model)) / 1e9);
+}
+std::string batch_words(const Problem& problem) {
+  const Training& t = problem.scenario.training;
+  return fmt::format("batch of {} sequences of {} tokens, stack {}{}", t.global_batch, t.sequence,
+                     problem.stack.name,
+                     t.tokens > 0 ? fmt::format(", {} tokens in all", tokens_of(t.tokens)) : "");
+}
+std::string cluster_words(const Problem& problem) {
+  return fmt::format("{} x {} ({})", problem.cluster.nodes, problem.cluster.name, problem.counted_devices());
+}
+std::string title_of(const Scenario& s) {
+  return s.name.empty() ? s.model.name : s.name;
+}
 
-std::string report_page(const Problem& problem, const Answer& a, const std::string& command) {
+void add_plan(Page& page, const Problem& problem, const Answer& a) {
+  const Ranked& best = a.plans.front();
+  if (!a.unmet.empty()) page.html(fmt::format("<p><b>{}</b></p>\n", escaped(a.unmet)));
+  page.html(fmt::format("<p><code>{}</code></p>\n", escaped(short_name(best.plan))));
+  page.paragraph(in_words(best.plan, problem.scenario.model));
+  add_tiles(page, problem, best);
+  page.head("Plans");
+  add_plans(page, a);
+  page.head("Where a step's time goes");
+  page.faint("Seconds of the busiest stage.");
+  page.bars(steps_of(a), "where a step's time goes");
+  page.head("Memory of the first plan");
+  page.faint("GiB of a device at the peak. Of stages that are alike, only the first is shown.");
+  page.bars(memory_of(best), "memory by stage");
+  page.head("Why");
+  page.list(a.why);
+  if (best.predicted.loading) page.list(loading_lines(problem, best.plan, *best.predicted.loading));
+}
+
+void add_sensitivity(Page& page, const Answer& a) {
+  if (a.sensitivity.empty()) return;
+  page.head("What would help");
+  Bars bars;
+  bars.parts = {"speed relative to the first plan"};
+  for (const Sensitivity& x : a.sensitivity)
+    bars.bars.push_back({x.change, fmt::format("{:.2f}x", x.speedup), {x.speedup}});
+  page.bars(bars, "what would help");
+}
+
+void add_rejected(Page& page, const Answer& a) {
+  if (a.rejected.empty()) return;
+  page.head("Rejected");
+  std::vector<std::vector<std::string>> rows;
+  for (const Rejected& r : a.rejected) rows.push_back({short_name(r.plan), r.reason});
+  page.table({"plan", "why"}, rows, {1});
+}
+
+void add_assumptions(Page& page, const Problem& problem, const Answer& a) {
   const Scenario& s = problem.scenario;
-  const std::string title = s.name.empty() ? s.model.name : s.name;
-  Page page;
-  page.text(fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-      "content=\"width=device-width\"><title>{}</title><style>{}</style></head><body>\n<h1>{}</h1>\n",
-      escaped(title), kStyle, escaped(title)));
-  page.text(fmt::format(
-      "<p class=\"faint\">{} ({:.3g} G parameters) on {} x {} ({}), batch of {} sequences of {} "
-      "tokens, stack {}{}</p>\n",
-      escaped(s.model.name), static_cast<double>(count_parameters(s.model)) / 1e9, problem.cluster.nodes,
-      escaped(problem.cluster.name), escaped(problem.counted_devices()), s.training.global_batch,
-      s.training.sequence, escaped(problem.stack.name),
-      s.training.tokens > 0 ? fmt::format(", {} tokens in all", tokens_of(s.training.tokens)) : ""));
-  if (a.plans.empty()) {
-    page.text(fmt::format("<p><b>{}</b></p>\n", escaped(why_none(problem, a.search))));
-  } else {
-    const Ranked& best = a.plans.front();
-    if (!a.unmet.empty()) page.text(fmt::format("<p><b>{}</b></p>\n", escaped(a.unmet)));
-    page.text(fmt::format("<p><code>{}</code></p><p>{}</p>\n", escaped(short_name(best.plan)),
-                          escaped(in_words(best.plan, s.model))));
-    add_tiles(page, problem, best);
-    page.head("Plans");
-    add_plans(page, a);
-    page.head("Where a step's time goes");
-    page.text("<p class=\"faint\">Seconds of the busiest stage.</p>\n");
-    page.text(drawn(steps_of(a), "where a step's time goes"));
-    page.head("Memory of the first plan");
-    page.text(
-        "<p class=\"faint\">GiB of a device at the peak. Of stages that are alike, only the first is "
-        "shown.</p>\n");
-    page.text(drawn(memory_of(best), "memory by stage"));
-    page.head("Why");
-    page.list(a.why);
-    if (best.predicted.loading) page.list(loading_lines(problem, best.plan, *best.predicted.loading));
-  }
-  if (!a.trade_off.empty()) page.list({"Not only the cheapest: " + a.trade_off});
-  add_sizes(page, a);
-  if (!a.sensitivity.empty()) {
-    page.head("What would help");
-    Bars bars;
-    bars.parts = {"speed relative to the first plan"};
-    for (const Sensitivity& x : a.sensitivity)
-      bars.bars.push_back({x.change, fmt::format("{:.2f}x", x.speedup), {x.speedup}});
-    page.text(drawn(bars, "what would help"));
-  }
-  if (!a.rejected.empty()) {
-    page.head("Rejected");
-    std::vector<std::vector<std::string>> rows;
-    for (const Rejected& r : a.rejected) rows.push_back({short_name(r.plan), r.reason});
-    page.table({"plan", "why"}, rows, {1});
-  }
   page.head("What this assumes, and how wrong it may be");
   const auto& c = a.search.counts;
   std::vector<std::string> lines{
@@ -387,10 +237,89 @@ std::string report_page(const Problem& problem, const Answer& a, const std::stri
                     "square root of the batch)",
                     advice->learning_rate, advice->warm_up_steps));
   page.list(lines);
+}
+
+// All that is known of one cluster.
+void add_answer(Page& page, const Problem& problem, const Answer& a) {
+  if (a.plans.empty())
+    page.html(fmt::format("<p><b>{}</b></p>\n", escaped(why_none(problem, a.search))));
+  else
+    add_plan(page, problem, a);
+  if (!a.trade_off.empty()) page.list({"Not only the cheapest: " + a.trade_off});
+  add_sizes(page, a);
+  add_sensitivity(page, a);
+  add_rejected(page, a);
+  add_assumptions(page, problem, a);
   add_origins(page, problem);
-  page.text(
-      fmt::format("<p class=\"faint\">Made by <code>{}</code></p>\n</body></html>\n", escaped(command)));
-  return std::move(page).take();
+}
+
+// The best plan of each cluster, and how long and how dear it is beside the others.
+void add_comparison(Page& page, const std::vector<ClusterAnswer>& clusters) {
+  std::vector<std::vector<std::string>> rows;
+  Bars times, dollars;
+  for (const ClusterAnswer& c : clusters) {
+    auto& row = rows.emplace_back(std::vector{c.asked});
+    if (c.answer != nullptr) {
+      row.push_back(std::to_string(c.answer->nodes));
+      row.push_back(c.problem->counted_devices());
+    }
+    if (c.answer == nullptr || c.answer->plans.empty()) {
+      row.resize(10, "-");
+      row.push_back(c.lacks);
+      continue;
+    }
+    const Ranked& best = c.answer->plans.front();
+    const Predicted& p = best.predicted;
+    const double length = p.days > 0 ? p.days : p.step_time_s, each = length / p.step_time_s;
+    for (std::string& cell : std::vector{
+             short_name(best.plan), fmt::format("{:.3f}", p.step_time_s), fmt::format("{:.1f}", 100 * p.mfu),
+             fmt::format("{:.1f}", gib(p.peak_memory_bytes)), fmt::format("{:.0f}", 100 * p.fits_probability),
+             p.days > 0 ? fmt::format("{:.1f} ({:.1f} to {:.1f})", p.days, each * p.step_time_low_s,
+                                      each * p.step_time_high_s)
+                        : "-",
+             p.cost_usd > 0 ? grouped(p.cost_usd) : "-", c.lacks})
+      row.push_back(std::move(cell));
+    times.parts = {p.days > 0 ? "days of the run" : "seconds of a step"};
+    times.bars.push_back({c.asked, fmt::format("{:.3g}", length), {length}});
+    if (p.cost_usd > 0) dollars.bars.push_back({c.asked, "$" + grouped(p.cost_usd), {p.cost_usd}});
+  }
+  page.table(
+      {"cluster", "nodes", "devices", "plan", "step s", "MFU %", "GiB", "fits %", "days (80 %)", "USD", ""},
+      rows, {2, 3, 10});
+  page.head("How long");
+  page.bars(times, "time by cluster");
+  if (dollars.bars.empty()) return;
+  dollars.parts = {"dollars of all nodes, for the run"};
+  page.head("What it costs");
+  page.bars(dollars, "dollars by cluster");
+}
+
+}  // namespace
+
+std::string report_page(const Problem& problem, const Answer& a, const std::string& command) {
+  Page page(title_of(problem.scenario));
+  page.faint(fmt::format("{} on {}, {}", model_words(problem.scenario), cluster_words(problem),
+                         batch_words(problem)));
+  add_answer(page, problem, a);
+  return std::move(page).finished(command);
+}
+
+std::string clusters_page(const std::vector<ClusterAnswer>& clusters, const std::string& command) {
+  const auto planned = std::find_if(clusters.begin(), clusters.end(),
+                                    [](const ClusterAnswer& c) { return c.answer != nullptr; });
+  if (planned == clusters.end()) throw std::logic_error("a page of clusters without an answer");
+  const Scenario& s = planned->problem->scenario;
+  Page page(title_of(s));
+  page.faint(fmt::format("{}, {}", model_words(s), batch_words(*planned->problem)));
+  page.head("The best plan of each cluster");
+  add_comparison(page, clusters);
+  for (const ClusterAnswer& c : clusters) {
+    if (c.answer == nullptr) continue;
+    page.section(c.asked);
+    page.faint(cluster_words(*c.problem));
+    add_answer(page, *c.problem, *c.answer);
+  }
+  return std::move(page).finished(command);
 }
 
 }  // namespace orrery::planner
