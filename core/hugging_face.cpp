@@ -167,12 +167,21 @@ void set_windows(Model& m, std::int64_t window, const std::vector<bool>& windowe
 Model import_llama(const HuggingFaceReader& read, const Json& config, const Cursor& at,
                    const std::string& type, ImportedFields& places) {
   Model m = llama_like(type, read);
-  m.qkv_bias = type == "qwen2";
+  m.qkv_bias = type == "qwen2" || type == "seed_oss";
   m.qk_norm = type == "qwen3";
   read.boolean("attention_bias", m.qkv_bias);
+  for (const char* const name : {"attention_out_bias", "mlp_bias"}) {
+    bool biases = false;
+    read.boolean(name, biases);
+    if (biases) at.child(name).fail("true cannot be imported", "allowed: false");
+  }
   read.text("activation", "hidden_act", {"silu", "swish"});
   m.rotary = import_rotary(config, at, m.max_positions, places);
-  if (type == "llama") return m;
+  if (type == "llama" || type == "seed_oss") return m;
+  if (type == "phi3") {
+    read.whole("sliding_window", m.sliding_window, 1, 1 << 30);
+    return m;
+  }
   // As transformers does where a field is absent: Mistral has a window, Qwen has none unless it says so.
   bool used = type == "mistral";
   std::int64_t window = used ? 4096 : 0, first = used ? 0 : m.layers;
@@ -186,6 +195,115 @@ Model import_llama(const HuggingFaceReader& read, const Json& config, const Curs
   if (window > 0) {
     set_windows(m, window, windowed_layers(config, at, m.layers, [&](std::int64_t i) { return i >= first; }),
                 m.rotary);
+  }
+  return m;
+}
+
+// Blocks whose tokens have no positions where `without` says so.
+void set_no_positions(Model& m, const std::vector<bool>& without) {
+  ModelBlock plain = standard_block(m);
+  auto& attention = std::get<AttentionLayer>(plain.layers.front().is);
+  attention.positions = Positions::kNone;
+  attention.rotary = {};
+  if (std::count(without.begin(), without.end(), true) > 0)
+    m.blocks = in_turn(without, plain, standard_block(m));
+}
+
+// SmolLM3: Llama's layers, some without positions.
+Model import_smollm(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                    ImportedFields& places) {
+  Model m = llama_like("smollm3", read);
+  m.tied_embeddings = true;
+  read.text("activation", "hidden_act", {"silu", "swish"});
+  bool windows = false;
+  read.boolean("use_sliding_window", windows);
+  if (windows) at.child("use_sliding_window").fail("true cannot be imported", "allowed: false");
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  std::int64_t interval = 4;
+  read.whole("no_rope_layer_interval", interval, 1, 1 << 20);
+  std::vector<bool> without;
+  for (std::int64_t i = 0; i < m.layers; ++i) without.push_back((i + 1) % interval == 0);
+  if (const auto found = config.find("no_rope_layers"); found != config.end() && !found->is_null()) {
+    std::vector<std::int64_t> turned;  // 1 where a layer has positions
+    read_value(*found, at.child("no_rope_layers"), Field{"no_rope_layers", "", 0, 1}, turned);
+    if (std::ssize(turned) != m.layers) {
+      at.child("no_rope_layers")
+          .fail(fmt::format("there are {} of them", turned.size()),
+                fmt::format("allowed: {}, one for each layer", m.layers));
+    }
+    for (std::size_t i = 0; i < turned.size(); ++i) without[i] = turned[i] == 0;
+  }
+  set_no_positions(m, without);
+  return m;
+}
+
+// EXAONE 4: norms behind the layers, and where some have windows the others have no positions.
+Model import_exaone(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                    ImportedFields& places) {
+  Model m = llama_like("exaone4", read);
+  m.form = BlockForm::kPostNorm;
+  m.qk_norm = true;
+  read.text("activation", "hidden_act", {"silu", "swish"});
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  std::int64_t window = 0;
+  read.whole("sliding_window", window, 1, 1 << 30);
+  if (window == 0) return m;
+  std::int64_t every = 4;
+  if (const auto found = config.find("sliding_window_pattern"); found != config.end() && found->is_string())
+    every = std::ssize(found->get_ref<const std::string&>());  // "LLLG": the last one sees everything
+  else
+    read.whole("sliding_window_pattern", every, 1, 1 << 20);
+  const std::vector<bool> windowed = windowed_layers(
+      config, at, m.layers, [&](std::int64_t i) { return (i + 1) % std::max<std::int64_t>(every, 1) != 0; });
+  ModelBlock near = standard_block(m), all = near;
+  std::get<AttentionLayer>(near.layers.front().is).sliding_window = window;
+  auto& attention = std::get<AttentionLayer>(all.layers.front().is);
+  attention.positions = Positions::kNone;
+  attention.rotary = {};
+  m.blocks = in_turn(windowed, near, all);
+  return m;
+}
+
+// StarCoder 2, StableLM and Nemotron: LayerNorm with biases around layers of other kinds.
+Model import_layer_norm(const std::string& type, const HuggingFaceReader& read, const Json& config,
+                        const Cursor& at, ImportedFields& places) {
+  Model m = llama_like(type, read);
+  m.norm = Norm::kLayerNorm;
+  m.norm_bias = true;
+  m.norm_epsilon = 1e-5;
+  const bool starcoder = type == "starcoder2", stable = type == "stablelm";
+  read.number(starcoder ? "norm_epsilon" : stable ? "layer_norm_eps" : "norm_eps", m.norm_epsilon, 1e-20, 1);
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  const auto fraction = [&](double otherwise) {
+    if (config.contains("partial_rotary_factor") || config.contains("rope_parameters")) return;
+    m.rotary.fraction = otherwise;
+    read.number("rope_pct", m.rotary.fraction, 0.001, 1);
+  };
+  const auto refuse = [&](const char* name) {
+    bool given = false;
+    read.boolean(name, given);
+    if (given) at.child(name).fail("true cannot be imported", "allowed: false");
+  };
+  if (starcoder) {
+    m.activation = Activation::kGelu;
+    m.bias = m.tied_embeddings = true;
+    read.boolean("use_bias", m.bias);
+    read.text("activation", "hidden_act", {"gelu_pytorch_tanh", "gelu", "gelu_new"});
+    read.whole("sliding_window", m.sliding_window, 1, 1 << 30);
+  } else if (stable) {
+    fraction(0.25);
+    read.boolean("use_qkv_bias", m.qkv_bias);
+    read.text("activation", "hidden_act", {"silu", "swish"});
+    refuse("qk_layernorm");
+    bool parallel = false;
+    read.boolean("use_parallel_residual", parallel);
+    if (parallel) m.form = BlockForm::kParallelOneNorm;
+  } else {
+    fraction(0.5);
+    m.activation = Activation::kSquaredRelu;
+    read.text("activation", "hidden_act", {"relu2"});
+    refuse("attention_bias");
+    refuse("mlp_bias");
   }
   return m;
 }
@@ -341,15 +459,24 @@ Model import_deepseek(const HuggingFaceReader& read, const Json& config, const C
   return m;
 }
 
-// GLM-4.5: attention of GLM with half of a head turned, experts of DeepSeek-V3's kind.
+// GLM-4.5: attention of GLM with half of a head turned, experts of DeepSeek-V3's kind. dots.llm1 has these
+// experts too, and Qwen 3's attention.
 Model import_glm(const HuggingFaceReader& read, const Json& config, const Cursor& at, const std::string& type,
                  ImportedFields& places) {
   Model m = llama_like(type, read);
   read.text("activation", "hidden_act", {"silu", "swish"});
+  const bool dots = type == "dots1";
+  m.qk_norm = dots;
   read.boolean("use_qk_norm", m.qk_norm);
   m.rotary = import_rotary(config, at, m.max_positions, places);
-  if (!config.contains("partial_rotary_factor") && !config.contains("rope_parameters"))
+  if (!dots && !config.contains("partial_rotary_factor") && !config.contains("rope_parameters"))
     m.rotary.fraction = 0.5;
+  if (dots) {  // whose windows are those of "layer_types", where it has any
+    const std::vector<bool> windowed =
+        windowed_layers(config, at, m.layers, [](std::int64_t) { return false; });
+    if (std::count(windowed.begin(), windowed.end(), true) > 0)
+      at.child("layer_types").fail("layers with windows cannot be imported", "allowed: full_attention");
+  }
   ExpertsLayer e{
       .experts = 128, .top_k = 8, .ffn_hidden = 1408, .score = RouterScore::kSigmoid, .bias_rate = 0.001};
   std::int64_t shared = 1, dense = 1;
@@ -553,9 +680,10 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
     return import_hugging_face(config["text_config"], at.child("text_config"));
   }
   static const std::vector<std::string> kKnown = {
-      "deepseek_v2", "deepseek_v3", "falcon",    "gemma", "gemma2",    "gemma3_text", "glm4_moe",
-      "gpt2",        "gpt_neox",    "gpt_oss",   "ijepa", "kimi_k2",   "llama",       "mistral",
-      "mixtral",     "qwen2",       "qwen2_moe", "qwen3", "qwen3_moe", "vit"};
+      "deepseek_v2", "deepseek_v3", "dots1",    "exaone4",  "falcon",   "gemma",      "gemma2",
+      "gemma3_text", "glm4_moe",    "gpt2",     "gpt_neox", "gpt_oss",  "ijepa",      "kimi_k2",
+      "llama",       "mistral",     "mixtral",  "nemotron", "phi3",     "qwen2",      "qwen2_moe",
+      "qwen3",       "qwen3_moe",   "seed_oss", "smollm3",  "stablelm", "starcoder2", "vit"};
   std::string type;
   const auto found = config.find("model_type");
   if (found == config.end()) at.fail("the field \"model_type\" is missing", allowed_names("", kKnown));
@@ -569,7 +697,11 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
             allowed_names("", kKnown));
   }
   if (std::find(kKnown.begin(), kKnown.end(), type) == kKnown.end()) {
-    at.child("model_type").fail(shown(*found) + " cannot be imported", allowed_names(type, kKnown));
+    at.child("model_type")
+        .fail(shown(*found) +
+                  " cannot be imported; the model can be described by fields of ours (layers, hidden, heads "
+                  "..)",
+              allowed_names(type, kKnown));
   }
   ImportedFields places;
   places["positions"] = at.child("model_type");
@@ -579,7 +711,11 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
             : type == "falcon"          ? import_falcon(read, config, at, places)
             : type.starts_with("gemma") ? import_gemma(read, config, at, type, places)
             : type == "gpt_oss"         ? import_gpt_oss(read, config, at, places)
-            : type == "glm4_moe"        ? import_glm(read, config, at, type, places)
+            : type == "smollm3"         ? import_smollm(read, config, at, places)
+            : type == "exaone4"         ? import_exaone(read, config, at, places)
+            : type == "starcoder2" || type == "stablelm" || type == "nemotron"
+                ? import_layer_norm(type, read, config, at, places)
+            : type == "glm4_moe" || type == "dots1" ? import_glm(read, config, at, type, places)
             : type.starts_with("deepseek") || type == "kimi_k2"
                 ? import_deepseek(read, config, at, type, places)
             : type == "mixtral" || type.ends_with("_moe") ? import_sparse(read, config, at, type, places)

@@ -49,6 +49,7 @@ struct HuggingFaceRope {
       beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim;
   std::optional<std::int64_t> original_max_position_embeddings;
   std::optional<bool> truncate;
+  std::vector<double> short_factor, long_factor;
 };
 template <class V>
 void describe(V& v, HuggingFaceRope& r) {
@@ -62,12 +63,14 @@ void describe(V& v, HuggingFaceRope& r) {
   v(Field{.name = "high_freq_factor", .help = "llama3", .min = 1e-3, .max = 1e6}, r.high_freq_factor);
   v(Field{.name = "beta_fast", .help = "yarn", .min = 1e-3, .max = 1e6}, r.beta_fast);
   v(Field{.name = "beta_slow", .help = "yarn", .min = 1e-3, .max = 1e6}, r.beta_slow);
-  v(Field{.name = "attention_factor", .help = "yarn", .min = 1e-3, .max = 1e3}, r.attention_factor);
+  v(Field{.name = "attention_factor", .help = "yarn, longrope", .min = 1e-3, .max = 1e3}, r.attention_factor);
   v(Field{.name = "mscale", .help = "yarn", .min = 0, .max = 1e3}, r.mscale);
   v(Field{.name = "mscale_all_dim", .help = "yarn", .min = 0, .max = 1e3}, r.mscale_all_dim);
-  v(Field{.name = "original_max_position_embeddings", .help = "llama3, yarn", .min = 1, .max = 1 << 30},
+  v(Field{.name = "original_max_position_embeddings", .help = "not of linear", .min = 1, .max = 1 << 30},
     r.original_max_position_embeddings);
   v(Field{.name = "truncate", .help = "yarn"}, r.truncate);
+  v(Field{.name = "short_factor", .help = "longrope", .min = 1e-3, .max = 1e6}, r.short_factor);
+  v(Field{.name = "long_factor", .help = "longrope", .min = 1e-3, .max = 1e6}, r.long_factor);
 }
 
 const char* name_of_type(const HuggingFaceRope& r) {
@@ -75,12 +78,18 @@ const char* name_of_type(const HuggingFaceRope& r) {
 }
 
 RotaryScaling scaling_of(const HuggingFaceRope& r, const Cursor& at) {
-  static const std::vector<std::string> kKnown = {"default", "linear", "llama3", "yarn"};
-  const std::string& name = r.rope_type.empty() ? r.type : r.rope_type;
+  static const std::vector<std::string> kKnown = {"default", "linear", "llama3", "yarn", "longrope"};
+  const std::string& given = r.rope_type.empty() ? r.type : r.rope_type;
+  const std::string name = given == "su" ? "longrope" : given;  // as it was called at first
   if (name.empty() || name == "default") return RotaryScaling::kNone;
   const auto found = enum_from<RotaryScaling>(name);
   if (!found || found == RotaryScaling::kNone) {
-    at.child(name_of_type(r)).fail(shown(Json(name)) + " cannot be imported", allowed_names(name, kKnown));
+    at.child(name_of_type(r)).fail(shown(Json(given)) + " cannot be imported", allowed_names(name, kKnown));
+  }
+  if (found == RotaryScaling::kLongRope) {
+    if (r.short_factor.empty() || r.long_factor.empty())
+      at.fail("longrope needs short_factor and long_factor");
+    return *found;
   }
   if (!r.factor) at.fail("the field \"factor\" is missing");
   if (found == RotaryScaling::kLlama3 &&
@@ -91,8 +100,19 @@ RotaryScaling scaling_of(const HuggingFaceRope& r, const Cursor& at) {
 }
 
 double amplitude(const Rotary& r) {
-  if (r.scaling != RotaryScaling::kYarn) return 1;
-  return r.amplitude > 0 ? r.amplitude : 0.1 * std::log(r.factor) + 1;
+  switch (r.scaling) {
+    case RotaryScaling::kNone:
+    case RotaryScaling::kLinear:
+    case RotaryScaling::kLlama3:
+      return 1;
+    case RotaryScaling::kYarn:
+      return r.amplitude > 0 ? r.amplitude : 0.1 * std::log(r.factor) + 1;
+    case RotaryScaling::kLongRope:
+      return r.amplitude > 0
+                 ? r.amplitude
+                 : std::sqrt(1 + std::log(r.factor) / std::log(static_cast<double>(r.original_positions)));
+  }
+  throw std::logic_error("a scaling without its amplitude");
 }
 
 }  // namespace
@@ -111,6 +131,21 @@ void check_rotary(const Rotary& r, std::int64_t head, const std::function<Cursor
         .fail(fmt::format("{} is not smaller than high_frequency_factor", r.low_frequency_factor),
               fmt::format("allowed: less than {}", r.high_frequency_factor));
   }
+  const auto check_factors = [&](const char* field, const std::vector<double>& factors) {
+    if (r.scaling != RotaryScaling::kLongRope) {
+      if (!factors.empty())
+        place(field).fail(fmt::format("they have no effect with scaling \"{}\"", name_of(r.scaling)),
+                          "allowed: none of them");
+    } else if (std::ssize(factors) != r.turned(head) / 2) {
+      place(field).fail(
+          fmt::format("there are {} of them", factors.size()),
+          fmt::format("allowed: {}, one for each pair of elements that turn", r.turned(head) / 2));
+    }
+  };
+  check_factors("rotary/short_factors", r.short_factors);
+  check_factors("rotary/long_factors", r.long_factors);
+  if (r.scaling == RotaryScaling::kLongRope && r.original_positions < 2)
+    place("rotary/original_positions").fail(fmt::format("{}", r.original_positions), "allowed: 2 or more");
   if (r.scaling == RotaryScaling::kYarn && r.beta_slow >= r.beta_fast) {
     place("rotary/beta_slow")
         .fail(fmt::format("{} is not smaller than beta_fast", r.beta_slow),
@@ -144,8 +179,24 @@ Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest,
     places["rotary/low_frequency_factor"] = here.child("low_freq_factor");
     places["rotary/beta_slow"] = here.child("beta_slow");
     if (out.scaling == RotaryScaling::kNone) continue;
-    out.factor = *r.factor;
     out.original_positions = r.original_max_position_embeddings.value_or(longest);
+    if (out.scaling == RotaryScaling::kLongRope) {
+      // The original context stands beside the scaling, and the factor follows from the two.
+      if (const auto original = config.find("original_max_position_embeddings");
+          original != config.end() && !original->is_null()) {
+        read_value(*original, at.child("original_max_position_embeddings"),
+                   Field{"original_max_position_embeddings", "", 2, 1 << 30}, out.original_positions);
+      }
+      const double grown = static_cast<double>(longest) / static_cast<double>(out.original_positions);
+      out.factor = r.factor.value_or(std::max(1.0, grown));
+      out.amplitude = r.attention_factor.value_or(0);
+      out.short_factors = r.short_factor;
+      out.long_factors = r.long_factor;
+      places["rotary/short_factors"] = here.child("short_factor");
+      places["rotary/long_factors"] = here.child("long_factor");
+      continue;
+    }
+    out.factor = *r.factor;
     out.low_frequency_factor = r.low_freq_factor.value_or(out.low_frequency_factor);
     out.high_frequency_factor = r.high_freq_factor.value_or(out.high_frequency_factor);
     out.beta_fast = r.beta_fast.value_or(out.beta_fast);
@@ -162,7 +213,7 @@ Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest,
   return out;
 }
 
-std::vector<double> rotary_frequencies(const Rotary& r, std::int64_t head) {
+std::vector<double> rotary_frequencies(const Rotary& r, std::int64_t head, std::int64_t sequence) {
   const std::int64_t width = r.turned(head);
   std::vector<double> out;
   for (std::int64_t j = 0; j < width / 2; ++j)
@@ -179,12 +230,17 @@ std::vector<double> rotary_frequencies(const Rotary& r, std::int64_t head) {
     case RotaryScaling::kYarn:
       scale_yarn(r, out);
       break;
+    case RotaryScaling::kLongRope: {
+      const std::vector<double>& factors = sequence > r.original_positions ? r.long_factors : r.short_factors;
+      for (std::size_t j = 0; j < out.size(); ++j) out[j] /= factors[j];
+      break;
+    }
   }
   return out;
 }
 
 RotaryTables rotary_tables(const Rotary& r, std::int64_t head, std::int64_t sequence) {
-  const std::vector<double> frequencies = rotary_frequencies(r, head);
+  const std::vector<double> frequencies = rotary_frequencies(r, head, sequence);
   const double size = amplitude(r);
   RotaryTables out;
   for (std::int64_t position = 0; position < sequence; ++position) {

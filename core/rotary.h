@@ -8,6 +8,9 @@
 //   linear   frequency / factor                                               (Chen et al. 2023)
 //   llama3   long waves / factor, short waves as they are, a ramp between     (Llama 3.1's reference code)
 //   yarn     the ramp runs over j, and queries and keys grow by an amplitude  (Peng et al. 2023)
+//   longrope frequency / a number of its own for each pair, in sequences of up to the original context
+//            (short_factors) and in longer ones (long_factors), and an amplitude  (Ding et al. 2024,
+//            LongRoPE)
 //
 //   const RotaryTables t = rotary_tables(model.rotary, model.head(), training.sequence);
 //   t.cosine[position * r / 2 + j];
@@ -24,10 +27,11 @@
 
 namespace orrery {
 
-enum class RotaryScaling { kNone, kLinear, kLlama3, kYarn };
+enum class RotaryScaling { kNone, kLinear, kLlama3, kYarn, kLongRope };
 constexpr auto enum_names(RotaryScaling) {
   return std::array{std::pair{RotaryScaling::kNone, "none"}, std::pair{RotaryScaling::kLinear, "linear"},
-                    std::pair{RotaryScaling::kLlama3, "llama3"}, std::pair{RotaryScaling::kYarn, "yarn"}};
+                    std::pair{RotaryScaling::kLlama3, "llama3"}, std::pair{RotaryScaling::kYarn, "yarn"},
+                    std::pair{RotaryScaling::kLongRope, "longrope"}};
 }
 
 struct Rotary {
@@ -35,12 +39,15 @@ struct Rotary {
   double fraction = 1;  // of each head's elements
   RotaryScaling scaling = RotaryScaling::kNone;
   double factor = 1;                                           // longest context over the original one
-  std::int64_t original_positions = 8192;                      // llama3, yarn: before the extension
+  std::int64_t original_positions = 8192;                      // before the extension; not of linear
   double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3: where the ramp ends and begins
   double beta_fast = 32,
          beta_slow = 1;      // yarn: turns over the original context where the ramp begins and ends
   bool rounded_ramp = true;  // yarn: the ramp begins and ends at whole pairs of elements
-  double amplitude = 0;      // yarn: of cosines and sines; 0: 0.1 ln(factor) + 1
+  // Of cosines and sines. 0: yarn's is 0.1 ln(factor) + 1, longrope's (1 + ln(factor) /
+  // ln(original_positions))^1/2.
+  double amplitude = 0;
+  std::vector<double> short_factors, long_factors;  // longrope: of each pair
   // Elements of a head that turn.
   std::int64_t turned(std::int64_t head) const {
     return static_cast<std::int64_t>(fraction * static_cast<double>(head));
@@ -56,7 +63,7 @@ void describe(V& v, Rotary& r) {
   v(Field{.name = "scaling", .help = "how frequencies were scaled for longer contexts"}, r.scaling);
   v(Field{.name = "factor", .help = "longest context over the original one", .min = 1, .max = 1e6}, r.factor);
   v(Field{.name = "original_positions",
-          .help = "llama3, yarn: longest context before the extension",
+          .help = "llama3, yarn, longrope: longest context before the extension",
           .min = 1,
           .max = 1 << 30},
     r.original_positions);
@@ -84,10 +91,22 @@ void describe(V& v, Rotary& r) {
           .help = "yarn: whether the ramp begins and ends at whole pairs of elements"},
     r.rounded_ramp);
   v(Field{.name = "amplitude",
-          .help = "yarn: factor on cosines and sines; 0 means 0.1 ln(factor) + 1",
+          .help = "yarn, longrope: factor on cosines and sines; 0 means 0.1 ln(factor) + 1, and "
+                  "sqrt(1 + ln(factor)/ln(original_positions))",
           .min = 0,
           .max = 1e3},
     r.amplitude);
+  v(Field{.name = "short_factors",
+          .help =
+              "longrope: what each pair's frequency is divided by in sequences of up to original_positions",
+          .min = 1e-3,
+          .max = 1e6},
+    r.short_factors);
+  v(Field{.name = "long_factors",
+          .help = "longrope: what each pair's frequency is divided by in longer sequences",
+          .min = 1e-3,
+          .max = 1e6},
+    r.long_factors);
 }
 
 // Fails where the values do not fit each other or the head, at the place of a field ("rotary/fraction").
@@ -98,8 +117,8 @@ void check_rotary(const Rotary& r, std::int64_t head, const std::function<Cursor
 // refused. `places` gets where the fields stand, as "rotary/fraction".
 Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest, ImportedFields& places);
 
-// By pair of elements: turned(head) / 2 of them, radians per position.
-std::vector<double> rotary_frequencies(const Rotary& r, std::int64_t head);
+// By pair of elements: turned(head) / 2 of them, radians per position, in sequences of so many tokens.
+std::vector<double> rotary_frequencies(const Rotary& r, std::int64_t head, std::int64_t sequence);
 
 // By [position, pair], for positions 0 .. sequence - 1; angles are computed in double precision.
 struct RotaryTables {

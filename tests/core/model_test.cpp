@@ -288,6 +288,95 @@ TEST(HuggingFace, BlocksOfOtherForms) {
   EXPECT_EQ(std::get<AttentionLayer>(depth_of(qwen).kind(4).layers[0].is).sliding_window, 16);
 }
 
+// Each as its config.json says it, with the parameters that its checkpoint has.
+TEST(HuggingFace, ModelsOfOtherLabs) {
+  const auto import = [](const char* type, const std::string& fields) {
+    const std::string text = fmt::format(R"({{"model_type": "{}", {}}})", type, fields);
+    return import_hugging_face(parse_json(text, "config.json"), Cursor{"config.json", ""});
+  };
+  const Model phi3 =
+      import("phi3", R"("hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 32,
+      "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 32064, "hidden_act": "silu",
+      "sliding_window": 2047, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096)");
+  EXPECT_EQ(count_parameters(phi3), 3'821'079'552);  // Phi-3-mini-4k
+  EXPECT_EQ(phi3.sliding_window, 2047);
+  const Model phi4 =
+      import("phi3", R"("hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40,
+      "num_key_value_heads": 10, "intermediate_size": 17920, "vocab_size": 100352, "sliding_window": null,
+      "rope_theta": 250000, "rope_scaling": null)");
+  EXPECT_EQ(count_parameters(phi4), 14'659'507'200);  // Phi-4
+  const Model starcoder = import("starcoder2", R"("hidden_size": 3072, "num_hidden_layers": 30,
+      "num_attention_heads": 24, "num_key_value_heads": 2, "intermediate_size": 12288, "vocab_size": 49152,
+      "use_bias": true, "sliding_window": 4096, "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5)");
+  EXPECT_EQ(count_parameters(starcoder), 3'030'371'328);  // starcoder2-3b
+  EXPECT_TRUE(starcoder.tied_embeddings && starcoder.bias);
+  const char* const stable = R"("hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 32,
+      "num_key_value_heads": 32, "intermediate_size": 6912, "vocab_size": 50304, "hidden_act": "silu",
+      "layer_norm_eps": 1e-5)";
+  EXPECT_EQ(count_parameters(import("stablelm", stable)), 2'795'443'200);  // stablelm-3b-4e1t
+  EXPECT_EQ(import("stablelm", stable).rotary.fraction, 0.25);
+  // One norm for both layers: 2 x 2560 parameters fewer in each.
+  const Model parallel = import("stablelm", std::string(stable) + R"(, "use_parallel_residual": true)");
+  EXPECT_EQ(count_parameters(parallel), 2'795'443'200 - 32 * 2 * 2560);
+  const Model nemotron = import("nemotron", R"("hidden_size": 3072, "num_hidden_layers": 32,
+      "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9216,
+      "vocab_size": 256000, "hidden_act": "relu2", "norm_eps": 1e-5)");
+  EXPECT_EQ(count_parameters(nemotron), 4'190'509'056);  // Minitron-4B
+  EXPECT_EQ(nemotron.activation, Activation::kSquaredRelu);
+  const Model smollm = import("smollm3", R"("hidden_size": 2048, "num_hidden_layers": 36,
+      "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 11008, "vocab_size": 128256,
+      "hidden_act": "silu", "rope_theta": 5e6)");
+  EXPECT_EQ(count_parameters(smollm), 3'075'098'624);  // SmolLM3-3B
+  for (std::int64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(std::get<AttentionLayer>(depth_of(smollm).kind(i).layers[0].is).positions,
+              i % 4 == 3 ? Positions::kNone : Positions::kRotary)
+        << i;
+  }
+  const Model seed = import("seed_oss", R"("hidden_size": 5120, "num_hidden_layers": 64,
+      "num_attention_heads": 80, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 27648,
+      "vocab_size": 155136, "attention_bias": true, "attention_out_bias": false, "mlp_bias": false)");
+  EXPECT_EQ(count_parameters(seed), 36'151'104'512);  // Seed-OSS-36B
+  const Model exaone = import("exaone4", R"("hidden_size": 5120, "num_hidden_layers": 64,
+      "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 27392,
+      "vocab_size": 102400, "sliding_window": 4096, "sliding_window_pattern": "LLLG")");
+  EXPECT_EQ(count_parameters(exaone), 32'003'216'384);  // EXAONE-4.0-32B
+  const Depth of_exaone = depth_of(exaone);
+  EXPECT_EQ(of_exaone.counts(), (std::vector<std::int64_t>{48, 16}));
+  const auto& near = std::get<AttentionLayer>(of_exaone.kind(0).layers[0].is);
+  const auto& all = std::get<AttentionLayer>(of_exaone.kind(3).layers[0].is);
+  EXPECT_EQ(near.sliding_window, 4096);
+  EXPECT_EQ(near.positions, Positions::kRotary);
+  EXPECT_EQ(all.sliding_window, 0);
+  EXPECT_EQ(all.positions, Positions::kNone);
+  const Model dots = import("dots1", R"("hidden_size": 4096, "num_hidden_layers": 62,
+      "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "intermediate_size": 10944,
+      "vocab_size": 152064, "n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2,
+      "moe_intermediate_size": 1408, "first_k_dense_replace": 1, "norm_topk_prob": true,
+      "routed_scaling_factor": 2.5)");
+  // By hand: attention 4 4096^2 + 256, an expert 3 4096 1408, 130 of them and a router with biases in 61
+  // blocks, one of 10944; 142.8 G, of which 122 experts a block are idle for a token: 14 G active.
+  const std::int64_t attention = 4LL * 4096 * 4096 + 256 + 2 * 4096, expert = 3LL * 4096 * 1408;
+  EXPECT_EQ(count_parameters(dots), 2LL * 152064 * 4096 + 4096 + 62 * attention + 3LL * 4096 * 10944 +
+                                        61 * (130 * expert + 128 * 4096 + 128));
+  EXPECT_NEAR(static_cast<double>(count_active_parameters(dots)), 14e9, 0.4e9);
+
+  const auto refusal = [&](const char* type, const char* fields) -> std::string {
+    try {
+      import(type, std::string(fields) + R"(, "hidden_size": 64, "num_hidden_layers": 4,
+          "num_attention_heads": 4, "intermediate_size": 176, "vocab_size": 256)");
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(refusal("nemotron", R"("hidden_act": "silu")").find("/hidden_act: \"silu\" cannot be imported"),
+            std::string::npos);
+  EXPECT_NE(refusal("stablelm", R"("qk_layernorm": true)").find("/qk_layernorm: true"), std::string::npos);
+  EXPECT_NE(refusal("smollm3", R"("no_rope_layers": [1, 1, 0])").find("allowed: 4, one for each layer"),
+            std::string::npos);
+  EXPECT_NE(refusal("seed_oss", R"("mlp_bias": true)").find("/mlp_bias: true"), std::string::npos);
+}
+
 TEST(HuggingFace, SizesOutOfRangeAreRefusedByTheirOwnNames) {
   const auto error_with = [](const char* name, const char* value) {
     Json config = parse_json(
@@ -381,11 +470,10 @@ TEST(HuggingFace, AnUnknownTypeIsAClearError) {
   } catch (const InputError& e) {
     EXPECT_STREQ(
         e.what(),
-        "config.json: /model_type: \"lama\" cannot be imported; allowed: deepseek_v2, deepseek_v3, "
-        "falcon, gemma, gemma2, "
-        "gemma3_text, glm4_moe, gpt2, gpt_neox, gpt_oss, ijepa, kimi_k2, llama, mistral, mixtral, qwen2, "
-        "qwen2_moe, qwen3, "
-        "qwen3_moe, vit (did you mean \"llama\"?)");
+        "config.json: /model_type: \"lama\" cannot be imported; the model can be described by fields of ours "
+        "(layers, hidden, heads ..); allowed: llama, gemma, gemma2, gpt2, ijepa, phi3, vit, dots1, falcon, "
+        "qwen2, qwen3, smollm3, exaone4, glm4_moe, kimi_k2, mistral, mixtral, gpt_oss, nemotron, stablelm, "
+        "gpt_neox, qwen2_moe, qwen3_moe, seed_oss and 4 more (did you mean \"llama\"?)");
   }
 }
 

@@ -15,24 +15,24 @@ constexpr double kTurn = 2 * std::numbers::pi;
 
 TEST(Rotary, FrequenciesFallFromOneByTheBase) {
   // base^(-2j/8) for j = 0 .. 3 with base 16: 1, 16^-1/4, 16^-1/2, 16^-3/4.
-  const auto f = rotary_frequencies({.base = 16}, 8);
+  const auto f = rotary_frequencies({.base = 16}, 8, 1);
   ASSERT_EQ(f.size(), 4U);
   for (std::size_t j = 0; j < 4; ++j) EXPECT_DOUBLE_EQ(f[j], std::pow(0.5, static_cast<double>(j)));
 }
 
 TEST(Rotary, AFractionTurnsTheFirstElementsWithFrequenciesOfTheirOwn) {
-  EXPECT_EQ(rotary_frequencies({.base = 16, .fraction = 0.5}, 16), rotary_frequencies({.base = 16}, 8));
+  EXPECT_EQ(rotary_frequencies({.base = 16, .fraction = 0.5}, 16, 1), rotary_frequencies({.base = 16}, 8, 1));
 }
 
 TEST(Rotary, LinearScalingDividesEveryFrequency) {
-  const auto plain = rotary_frequencies({}, 64);
-  const auto scaled = rotary_frequencies({.scaling = RotaryScaling::kLinear, .factor = 4}, 64);
+  const auto plain = rotary_frequencies({}, 64, 1);
+  const auto scaled = rotary_frequencies({.scaling = RotaryScaling::kLinear, .factor = 4}, 64, 1);
   for (std::size_t j = 0; j < plain.size(); ++j) EXPECT_DOUBLE_EQ(scaled[j], plain[j] / 4);
 }
 
 TEST(Rotary, Llama3KeepsShortWavesDividesLongOnesAndRampsBetween) {
   const Rotary r{.base = 500000, .scaling = RotaryScaling::kLlama3, .factor = 8};  // Llama 3.1
-  const auto plain = rotary_frequencies({.base = 500000}, 128), scaled = rotary_frequencies(r, 128);
+  const auto plain = rotary_frequencies({.base = 500000}, 128, 1), scaled = rotary_frequencies(r, 128, 1);
   int shorter = 0, longer = 0, between = 0;
   for (std::size_t j = 0; j < plain.size(); ++j) {
     const double wave = kTurn / plain[j];
@@ -59,7 +59,7 @@ TEST(Rotary, YarnRampsOverPairsAndGrowsTheAmplitude) {
   // pairs up to 23 stay, from 40 on they are divided by 4, and pair 30 is 7/17 of the way.
   const Rotary r{
       .base = 1e6, .scaling = RotaryScaling::kYarn, .factor = 4, .original_positions = 32768};  // Qwen 2.5's
-  const auto plain = rotary_frequencies({.base = 1e6}, 128), scaled = rotary_frequencies(r, 128);
+  const auto plain = rotary_frequencies({.base = 1e6}, 128, 1), scaled = rotary_frequencies(r, 128, 1);
   EXPECT_EQ(scaled[23], plain[23]);
   EXPECT_LT(scaled[24], plain[24]);
   EXPECT_NEAR(scaled[30] / plain[30], 1 - 7.0 / 17 * (1 - 1.0 / 4), 1e-12);
@@ -70,6 +70,22 @@ TEST(Rotary, YarnRampsOverPairsAndGrowsTheAmplitude) {
   Rotary given = r;
   given.amplitude = 1.25;
   EXPECT_FLOAT_EQ(rotary_tables(given, 128, 1).cosine[5], 1.25F);
+}
+
+TEST(Rotary, LongRopeDividesEachPairByANumberOfItsOwn) {
+  const Rotary r{.scaling = RotaryScaling::kLongRope,
+                 .factor = 32,
+                 .original_positions = 4096,
+                 .short_factors = {1, 1.25},
+                 .long_factors = {2, 64}};  // 4,096 positions extended to 131,072, as Phi-3's are
+  const auto plain = rotary_frequencies({}, 4, 1);
+  EXPECT_EQ(rotary_frequencies(r, 4, 4096), (std::vector<double>{plain[0], plain[1] / 1.25}));
+  EXPECT_EQ(rotary_frequencies(r, 4, 4097), (std::vector<double>{plain[0] / 2, plain[1] / 64}));
+  // ln 32 / ln 4096 = 5/12: cosines and sines grow by the root of 17/12 in both.
+  EXPECT_FLOAT_EQ(rotary_tables(r, 4, 1).cosine[0], std::sqrt(17.0F / 12));
+  const RotaryTables longer = rotary_tables(r, 4, 4097);
+  EXPECT_FLOAT_EQ(longer.cosine[3 * 2],
+                  static_cast<float>(std::sqrt(17.0 / 12) * std::cos(3 * plain[0] / 2)));
 }
 
 TEST(Rotary, TablesHoldTheAnglesOfEveryPosition) {
@@ -120,10 +136,29 @@ TEST(RotaryImport, OldAndNewFieldsGiveTheSame) {
   EXPECT_EQ(imported("llama", R"("partial_rotary_factor": 0.5)").rotary.fraction, 0.5);
 }
 
+TEST(RotaryImport, LongRopeIsThatOfPhi3) {
+  // A head of 16: 8 pairs. 131,072 positions over 4,096.
+  const char* const scaling = R"("original_max_position_embeddings": 4096, "rope_scaling": {"type": "su",
+      "short_factor": [1, 1, 1, 1, 1, 1, 1, 1.5], "long_factor": [1, 2, 3, 4, 5, 6, 7, 8]})";
+  const Rotary r = imported("phi3", scaling).rotary;
+  EXPECT_EQ(r.scaling, RotaryScaling::kLongRope);
+  EXPECT_EQ(r.factor, 32);
+  EXPECT_EQ(r.original_positions, 4096);
+  EXPECT_EQ(r.short_factors[7], 1.5);
+  EXPECT_EQ(r.long_factors[6], 7);
+  EXPECT_NE(
+      refusal("phi3", R"("rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [1]})")
+          .find("/rope_scaling/short_factor: there are 2 of them; allowed: 8, one for each pair"),
+      std::string::npos);
+  EXPECT_NE(refusal("phi3", R"("rope_scaling": {"type": "longrope", "short_factor": [1]})")
+                .find("needs short_factor and"),
+            std::string::npos);
+}
+
 TEST(RotaryImport, WhatWouldChangeTheAnglesUnseenIsRefused) {
   EXPECT_EQ(refusal("llama", R"("rope_scaling": {"rope_type": "dynamic", "factor": 2.0})"),
             "config.json: /rope_scaling/rope_type: \"dynamic\" cannot be imported; allowed: default, linear, "
-            "llama3, yarn");
+            "llama3, yarn, longrope");
   EXPECT_NE(refusal("llama", R"("rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0})")
                 .find("/rope_scaling/mscale: the one is given without the other"),
             std::string::npos);

@@ -81,6 +81,9 @@ def frequencies(rotary, head):
         first, last = max(0, math.floor(of(32)) if whole else of(32)), min(width - 1, math.ceil(of(1)) if whole else of(1))
         scaled = ((torch.arange(width // 2, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
         return plain * (1 - scaled) + plain / factor * scaled, 0.1 * math.log(factor) + 1
+    if kind == "longrope":
+        divided = torch.tensor(rotary["long_factors" if SEQUENCE > context else "short_factors"], dtype=torch.float64)
+        return plain / divided, math.sqrt(1 + math.log(factor) / math.log(context))
     assert kind == "none", kind
     return plain, 1.0
 
