@@ -181,7 +181,7 @@ void calibrate_to_traces(const App& app, const CalibrateAsked& o) {
   const trace::Loaded loaded = trace::load({o.traces.begin(), o.traces.end()});
   if (!loaded.foreign)
     throw InputError(o.traces.front(), "/", "is a timeline of Orrery",
-                     "allowed: traces of the PyTorch profiler or Nsight Systems");
+                     "allowed: traces of the PyTorch profiler, Nsight Systems or Chakra");
   const std::int64_t steps = o.trace_steps > 0 ? o.trace_steps : loaded.merged.steps;
   if (steps == 0)
     throw InputError(o.traces.front(), "/", "does not say how many steps it covers",
@@ -331,9 +331,9 @@ void add_calibrate(CLI::App& parent, App& app) {
   CLI::Option* const cluster = command->add_option("--cluster", o->cluster, "write the cluster here");
   command->add_option("--links", o->links, "write here what collectives took by size, for the cluster to use")
       ->needs(cluster);
-  CLI::Option* const traces =
-      command->add_option("--traces", o->traces,
-                          "fit to these traces of the one plan, by the PyTorch profiler or Nsight Systems");
+  CLI::Option* const traces = command->add_option(
+      "--traces", o->traces,
+      "fit to these traces of the one plan, by the PyTorch profiler, Nsight Systems or Chakra");
   traces->excludes(backend);
   command
       ->add_option("--trace-steps", o->trace_steps, "how many steps the traces cover, where they do not say")

@@ -176,8 +176,9 @@ void add_compare(CLI::App& parent, App& app) {
   auto o = std::make_shared<CompareAsked>();
   command->add_option("predicted", o->predicted, "timeline of orrery simulate --trace")->required();
   command
-      ->add_option("measured", o->measured,
-                   "timeline of orrery run --trace, or traces of the PyTorch profiler or Nsight Systems")
+      ->add_option(
+          "measured", o->measured,
+          "timeline of orrery run --trace, or traces of the PyTorch profiler, Nsight Systems or Chakra")
       ->required();
   command->add_option("--steps", o->steps, "how many steps the traces cover, where they do not say")
       ->check(CLI::Range(1, 1'000'000));

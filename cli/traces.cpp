@@ -34,7 +34,7 @@ void execute(const App& app, const MergeAsked& o) {
   if (loaded.merged.processes.empty())
     throw InputError(o.traces.front(), "/",
                      loaded.merged.timeline.slices.empty() ? "has no slices" : "is a timeline already",
-                     "allowed: traces of the PyTorch profiler or Nsight Systems");
+                     "allowed: traces of the PyTorch profiler, Nsight Systems or Chakra");
   const trace::Merged& m = loaded.merged;
   if (!o.output.empty()) save_timeline(o.output, m.timeline);
   if (app.json) {
@@ -166,9 +166,9 @@ void add_merge(CLI::App& parent, App& app) {
       subcommand(parent, app, "merge", "one timeline of other software's traces of many ranks, by one clock");
   auto o = std::make_shared<MergeAsked>();
   command
-      ->add_option(
-          "traces", o->traces,
-          "of the PyTorch profiler (.json, .json.gz) or Nsight Systems (.sqlite), each of some ranks")
+      ->add_option("traces", o->traces,
+                   "of the PyTorch profiler (.json, .json.gz), Nsight Systems (.sqlite) or Chakra (.et), "
+                   "each of some ranks")
       ->required();
   command->add_option("-o,--output", o->output, "the timeline's file (.json or .timeline)");
   command->add_option("--top", o->top, "rows shown")->check(CLI::Range(1, 1'000'000))->capture_default_str();

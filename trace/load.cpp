@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "trace/chakra.h"
 #include "trace/kineto.h"
 #include "trace/nsight.h"
 
@@ -23,12 +24,17 @@ constexpr std::string_view kPacked = "\x1f\x8b", kDatabase = "SQLite format 3";
 // A packed trace may unpack to as much; what is made of it takes some five times that in memory.
 constexpr std::size_t kMostUnpacked = std::size_t{1} << 30;
 
-bool begins_with(const std::filesystem::path& path, std::string_view bytes) {
-  if (!std::filesystem::is_regular_file(path)) return false;
-  std::string begin(bytes.size(), '\0');
+// At most so many of its first bytes; none of what is no regular file.
+std::string beginning(const std::filesystem::path& path, std::size_t most) {
+  if (!std::filesystem::is_regular_file(path)) return {};
+  std::string begin(most, '\0');
   std::ifstream in(path, std::ios::binary);
   in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  return begin == bytes;
+  begin.resize(static_cast<std::size_t>(in.gcount()));
+  return begin;
+}
+bool begins_with(const std::filesystem::path& path, std::string_view bytes) {
+  return beginning(path, bytes.size()) == bytes;
 }
 
 struct EndStream {
@@ -87,6 +93,13 @@ File read(const std::filesystem::path& path) {
   std::string text = load_text(path, kLargestTimelineFile);
   if (text.starts_with(kPacked)) text = unpacked(std::move(text), file);
   if (text.starts_with("orrery.timeline")) return {from_binary(text, file), {}};
+  if (is_chakra(text)) {
+    DeviceTrace trace = from_chakra(text, file);
+    if (trace.activities.empty())
+      throw InputError(file, "/", "is an execution trace without ops of a device",
+                       "allowed: a trace that was linked with the profiler's (chakra_trace_link)");
+    return {std::nullopt, {std::move(trace)}};
+  }
   return of(parse_json(text, file, kLargestTimelineFile), file);
 }
 
@@ -120,7 +133,9 @@ Loaded load(const std::vector<std::filesystem::path>& paths) {
 }
 
 bool is_foreign(const std::filesystem::path& path) {
-  return begins_with(path, kDatabase) || begins_with(path, kPacked);
+  constexpr std::size_t kOfTwoMessages = std::size_t{1} << 20;  // metadata may hold the trace's own source
+  return begins_with(path, kDatabase) || begins_with(path, kPacked) ||
+         is_chakra(beginning(path, kOfTwoMessages));
 }
 
 Timeline of_events(const Json& trace, const std::string& file) {

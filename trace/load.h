@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Timelines from files, whoever wrote them: ours in either form, traces of the PyTorch profiler (.json, and
-// .json.gz as it writes them), exports of Nsight Systems (.sqlite). Reading goes by content.
+// .json.gz as it writes them), exports of Nsight Systems (.sqlite), Chakra execution traces (.et). Reading goes
+// by content.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +22,8 @@ struct Loaded {
 };
 Loaded load(const std::vector<std::filesystem::path>& paths);
 
-// Whether a file is packed or a database, by its first bytes: what only other software writes.
+// Whether a file is packed, a database or an execution trace, by its beginning: what only other software
+// writes.
 bool is_foreign(const std::filesystem::path& path);
 // Of Chrome events that were read already, ours or the PyTorch profiler's.
 Timeline of_events(const Json& trace, const std::string& file);
