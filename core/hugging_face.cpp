@@ -164,17 +164,21 @@ void set_windows(Model& m, std::int64_t window, const std::vector<bool>& windowe
   m.blocks = in_turn(windowed, with, standard_block(m));
 }
 
+void refuse_true(const HuggingFaceReader& read, const Cursor& at, const char* name) {
+  bool given = false;
+  read.boolean(name, given);
+  if (given) at.child(name).fail("true cannot be imported", "allowed: false");
+}
+
 Model import_llama(const HuggingFaceReader& read, const Json& config, const Cursor& at,
                    const std::string& type, ImportedFields& places) {
   Model m = llama_like(type, read);
+  if (type == "seed_oss" && m.head_dim == 0) m.head_dim = 128;
+  if (type == "phi3" && !config.contains("rms_norm_eps")) m.norm_epsilon = 1e-5;
   m.qkv_bias = type == "qwen2" || type == "seed_oss";
   m.qk_norm = type == "qwen3";
   read.boolean("attention_bias", m.qkv_bias);
-  for (const char* const name : {"attention_out_bias", "mlp_bias"}) {
-    bool biases = false;
-    read.boolean(name, biases);
-    if (biases) at.child(name).fail("true cannot be imported", "allowed: false");
-  }
+  for (const char* const name : {"attention_out_bias", "mlp_bias"}) refuse_true(read, at, name);
   read.text("activation", "hidden_act", {"silu", "swish"});
   m.rotary = import_rotary(config, at, m.max_positions, places);
   if (type == "llama" || type == "seed_oss") return m;
@@ -199,14 +203,13 @@ Model import_llama(const HuggingFaceReader& read, const Json& config, const Curs
   return m;
 }
 
-// Blocks whose tokens have no positions where `without` says so.
-void set_no_positions(Model& m, const std::vector<bool>& without) {
-  ModelBlock plain = standard_block(m);
-  auto& attention = std::get<AttentionLayer>(plain.layers.front().is);
+// The model's block, whose tokens have no positions.
+ModelBlock block_without_positions(const Model& m) {
+  ModelBlock out = standard_block(m);
+  auto& attention = std::get<AttentionLayer>(out.layers.front().is);
   attention.positions = Positions::kNone;
   attention.rotary = {};
-  if (std::count(without.begin(), without.end(), true) > 0)
-    m.blocks = in_turn(without, plain, standard_block(m));
+  return out;
 }
 
 // SmolLM3: Llama's layers, some without positions.
@@ -215,10 +218,12 @@ Model import_smollm(const HuggingFaceReader& read, const Json& config, const Cur
   Model m = llama_like("smollm3", read);
   m.tied_embeddings = true;
   read.text("activation", "hidden_act", {"silu", "swish"});
-  bool windows = false;
-  read.boolean("use_sliding_window", windows);
-  if (windows) at.child("use_sliding_window").fail("true cannot be imported", "allowed: false");
+  // As transformers does where a field is absent.
+  if (m.kv_heads == 0) m.kv_heads = 4;
+  for (const char* const name : {"use_sliding_window", "attention_bias", "mlp_bias"})
+    refuse_true(read, at, name);
   m.rotary = import_rotary(config, at, m.max_positions, places);
+  if (!config.contains("rope_theta") && !config.contains("rope_parameters")) m.rotary.base = 2e6;
   std::int64_t interval = 4;
   read.whole("no_rope_layer_interval", interval, 1, 1 << 20);
   std::vector<bool> without;
@@ -233,7 +238,8 @@ Model import_smollm(const HuggingFaceReader& read, const Json& config, const Cur
     }
     for (std::size_t i = 0; i < turned.size(); ++i) without[i] = turned[i] == 0;
   }
-  set_no_positions(m, without);
+  if (std::count(without.begin(), without.end(), true) > 0)
+    m.blocks = in_turn(without, block_without_positions(m), standard_block(m));
   return m;
 }
 
@@ -245,9 +251,11 @@ Model import_exaone(const HuggingFaceReader& read, const Json& config, const Cur
   m.qk_norm = true;
   read.text("activation", "hidden_act", {"silu", "swish"});
   m.rotary = import_rotary(config, at, m.max_positions, places);
-  std::int64_t window = 0;
+  // As transformers does where a field is absent; null means that there are no windows.
+  if (!config.contains("rms_norm_eps")) m.norm_epsilon = 1e-5;
+  std::int64_t window = 4096;
+  if (const auto found = config.find("sliding_window"); found != config.end() && found->is_null()) return m;
   read.whole("sliding_window", window, 1, 1 << 30);
-  if (window == 0) return m;
   std::int64_t every = 4;
   if (const auto found = config.find("sliding_window_pattern"); found != config.end() && found->is_string())
     every = std::ssize(found->get_ref<const std::string&>());  // "LLLG": the last one sees everything
@@ -255,12 +263,9 @@ Model import_exaone(const HuggingFaceReader& read, const Json& config, const Cur
     read.whole("sliding_window_pattern", every, 1, 1 << 20);
   const std::vector<bool> windowed = windowed_layers(
       config, at, m.layers, [&](std::int64_t i) { return (i + 1) % std::max<std::int64_t>(every, 1) != 0; });
-  ModelBlock near = standard_block(m), all = near;
+  ModelBlock near = standard_block(m);
   std::get<AttentionLayer>(near.layers.front().is).sliding_window = window;
-  auto& attention = std::get<AttentionLayer>(all.layers.front().is);
-  attention.positions = Positions::kNone;
-  attention.rotary = {};
-  m.blocks = in_turn(windowed, near, all);
+  m.blocks = in_turn(windowed, near, block_without_positions(m));
   return m;
 }
 
@@ -279,14 +284,10 @@ Model import_layer_norm(const std::string& type, const HuggingFaceReader& read, 
     m.rotary.fraction = otherwise;
     read.number("rope_pct", m.rotary.fraction, 0.001, 1);
   };
-  const auto refuse = [&](const char* name) {
-    bool given = false;
-    read.boolean(name, given);
-    if (given) at.child(name).fail("true cannot be imported", "allowed: false");
-  };
   if (starcoder) {
     m.activation = Activation::kGelu;
     m.bias = m.tied_embeddings = true;
+    if (m.kv_heads == 0) m.kv_heads = 2;  // where the field is absent
     read.boolean("use_bias", m.bias);
     read.text("activation", "hidden_act", {"gelu_pytorch_tanh", "gelu", "gelu_new"});
     read.whole("sliding_window", m.sliding_window, 1, 1 << 30);
@@ -294,7 +295,7 @@ Model import_layer_norm(const std::string& type, const HuggingFaceReader& read, 
     fraction(0.25);
     read.boolean("use_qkv_bias", m.qkv_bias);
     read.text("activation", "hidden_act", {"silu", "swish"});
-    refuse("qk_layernorm");
+    refuse_true(read, at, "qk_layernorm");
     bool parallel = false;
     read.boolean("use_parallel_residual", parallel);
     if (parallel) m.form = BlockForm::kParallelOneNorm;
@@ -302,8 +303,8 @@ Model import_layer_norm(const std::string& type, const HuggingFaceReader& read, 
     fraction(0.5);
     m.activation = Activation::kSquaredRelu;
     read.text("activation", "hidden_act", {"relu2"});
-    refuse("attention_bias");
-    refuse("mlp_bias");
+    refuse_true(read, at, "attention_bias");
+    refuse_true(read, at, "mlp_bias");
   }
   return m;
 }
@@ -476,10 +477,17 @@ Model import_glm(const HuggingFaceReader& read, const Json& config, const Cursor
         windowed_layers(config, at, m.layers, [](std::int64_t) { return false; });
     if (std::count(windowed.begin(), windowed.end(), true) > 0)
       at.child("layer_types").fail("layers with windows cannot be imported", "allowed: full_attention");
+    std::int64_t whole = m.layers;
+    read.whole("max_window_layers", whole, 0, 1 << 20);
+    const auto window = config.find("sliding_window");
+    if (whole < m.layers && window != config.end() && !window->is_null() && !config.contains("layer_types"))
+      at.child("max_window_layers")
+          .fail("layers with windows cannot be imported", fmt::format("allowed: {}", m.layers));
   }
   ExpertsLayer e{
       .experts = 128, .top_k = 8, .ffn_hidden = 1408, .score = RouterScore::kSigmoid, .bias_rate = 0.001};
-  std::int64_t shared = 1, dense = 1;
+  std::int64_t shared = 1, dense = dots ? 0 : 1;
+  if (dots) e.normalised = false;
   read.whole("n_routed_experts", e.experts, 1, 1 << 16);
   read.whole("num_experts_per_tok", e.top_k, 1, 64);
   read.whole("moe_intermediate_size", e.ffn_hidden, 1, 1 << 24);

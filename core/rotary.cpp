@@ -80,7 +80,9 @@ const char* name_of_type(const HuggingFaceRope& r) {
 RotaryScaling scaling_of(const HuggingFaceRope& r, const Cursor& at) {
   static const std::vector<std::string> kKnown = {"default", "linear", "llama3", "yarn", "longrope"};
   const std::string& given = r.rope_type.empty() ? r.type : r.rope_type;
-  const std::string name = given == "su" ? "longrope" : given;  // as it was called at first
+  // As it was called at first, and by Phi-3 for a while.
+  const bool by_pair = given == "su" || (given == "yarn" && !r.short_factor.empty());
+  const std::string name = by_pair ? "longrope" : given;
   if (name.empty() || name == "default") return RotaryScaling::kNone;
   const auto found = enum_from<RotaryScaling>(name);
   if (!found || found == RotaryScaling::kNone) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A page of HTML that needs nothing else: headings, tiles, lists, tables and bars as SVG. Texts are escaped.
-// Internal to the reports (answer.h, clusters_page.h).
+// Internal to the reports (answer.h).
 //
 //   Page page("llama-3.1-8b on p5");
 //   page.table({"", "plan"}, {{"1", "TP2 DP8"}}, {1});

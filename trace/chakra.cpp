@@ -19,8 +19,9 @@
 namespace orrery::trace {
 namespace {
 
-constexpr std::uint64_t kLatestNodeUs = std::uint64_t{1} << 52;  // 142 years: since 1970, too
-constexpr std::size_t kMostNodes = 20'000'000;
+constexpr std::uint64_t kLatestNodeUs = 3'976'000'000'000'000;  // 1970 to 2096, as merge.cpp takes times
+constexpr std::size_t kMostNodes = 5'000'000, kMostDependencies = 40'000'000;
+constexpr std::int64_t kMostExchanged = 1'000'000'000'000'000'000;  // bytes
 
 // A message of protobuf, field by field.
 class Message {
@@ -108,18 +109,21 @@ class Message {
   bool damaged_ = false;
 };
 
-enum class NodeType : std::uint64_t { kSend = 5, kReceive = 6, kCollective = 7 };  // others compute, or move
+// Of the schema; nodes of the other types compute, or move data.
+enum class NodeType : std::uint64_t { kSend = 5, kReceive = 6, kCollective = 7 };
 
 struct Node {
   std::uint64_t id = 0, type = 0, start_us = 0, duration_us = 0;
   std::string_view name;
   std::vector<std::uint64_t> after, parents;
   bool on_host = false;
-  std::int64_t lane = 0;  // thread of the host, stream of the device
+  std::int64_t thread = 0, stream = -1;  // of the host, of the device; -1: not said
   std::int64_t bytes = 0, collective = -1;
   std::string_view group;
 
   bool exchanges() const { return type >= 5 && type <= 7; }
+  // Devices' ops of traces from before streams were written have threads alone.
+  std::int64_t lane() const { return on_host || stream < 0 ? thread : stream; }
 };
 
 // An attribute that we look at, into the node.
@@ -138,8 +142,10 @@ bool read_attribute(std::string_view bytes, Node& node) {
   const auto number = static_cast<std::int64_t>(std::min<std::uint64_t>(value, INT64_MAX));
   if (name == "is_cpu_op")
     node.on_host = value != 0;
-  else if (name == "stream" || (name == "tid" && node.lane == 0))
-    node.lane = number;
+  else if (name == "stream")
+    node.stream = number;
+  else if (name == "tid")
+    node.thread = number;
   else if (name == "comm_size")
     node.bytes = number;
   else if (name == "comm_type")
@@ -197,7 +203,7 @@ std::optional<Node> read_node(std::string_view bytes) {
   return n;
 }
 
-// Metadata are a version and attributes, so that a node, which has an id or a type, is none.
+// Metadata have a version and attributes alone; a node has an id or a type.
 bool is_metadata(std::string_view bytes) {
   Message m(bytes);
   while (m.next()) {
@@ -236,7 +242,7 @@ OpClass class_of(const Node& n) {
     case 7:  // reduce-scatter, and of equal blocks
     case 8:
       return OpClass::kReduceScatter;
-    case 1:  // with a root
+    case 1:  // those with a root, and barriers (9)
     case 3:
     case 4:
     case 5:
@@ -255,8 +261,9 @@ class ChakraReader {
 
   DeviceTrace read() {
     read_nodes();
+    // Protobuf writes no zeros: the first node of a trace with times may have none.
     const bool timed =
-        std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.on_host || n.start_us > 0; });
+        std::any_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return !n.on_host && n.start_us > 0; });
     if (timed) {
       for (const Node& n : nodes_) start_us_.push_back(n.start_us);
     } else {
@@ -275,17 +282,23 @@ class ChakraReader {
   void read_nodes() {
     Message all(bytes_);
     all.delimited();  // the metadata
+    std::size_t dependencies = 0;
     while (!all.empty()) {
       const auto bytes = all.delimited();
-      const auto node = bytes ? read_node(*bytes) : std::nullopt;
+      auto node = bytes ? read_node(*bytes) : std::nullopt;
       const std::string where = fmt::format("/message {}", nodes_.size() + 1);
       if (!node) fail(where, "is no node of an execution trace", "messages of et_def.proto's Node");
-      if (node->start_us > kLatestNodeUs || node->duration_us > kLatestNodeUs)
+      if (node->start_us > kLatestNodeUs || node->duration_us > kLatestNodeUs - node->start_us)
         fail(where, "has no time that can be", fmt::format("up to {} microseconds", kLatestNodeUs));
       if (nodes_.size() == kMostNodes) fail(where, "is one too many", fmt::format("{} nodes", kMostNodes));
       if (!index_.try_emplace(node->id, nodes_.size()).second)
         fail(where, fmt::format("has the id {} of another node", node->id), "each id once");
-      nodes_.push_back(*node);
+      if (node->bytes > kMostExchanged)
+        fail(where, fmt::format("exchanges {} bytes", node->bytes), fmt::format("up to {}", kMostExchanged));
+      dependencies += node->after.size() + node->parents.size();
+      if (dependencies > kMostDependencies)
+        fail(where, "has dependencies that are too many", fmt::format("{} in a trace", kMostDependencies));
+      nodes_.push_back(std::move(*node));
     }
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       const Node& n = nodes_[i];
@@ -326,7 +339,7 @@ class ChakraReader {
     for (; !next.empty(); ++done) {
       const auto [since, i] = next.top();
       next.pop();
-      std::uint64_t& until = free[{nodes_[i].on_host, nodes_[i].lane}];
+      std::uint64_t& until = free[{nodes_[i].on_host, nodes_[i].lane()}];
       start_us_[i] = std::max(since, until);
       until = start_us_[i] + nodes_[i].duration_us;
       if (until > kLatestNodeUs)
@@ -342,12 +355,14 @@ class ChakraReader {
          "dependencies without a circle");
   }
 
-  // The step of the training that a node was called in: the name of the nearest caller that names one.
+  // The step of the training that a node was called in: the name of the nearest caller that names one. Each
+  // node is walked over once.
   std::string_view step_of(std::size_t i) {
     std::vector<std::size_t> path;
     std::string_view step;
-    for (std::size_t at = i; path.size() <= nodes_.size();) {
-      if (const auto known = steps_.find(at); known != steps_.end()) {
+    for (std::size_t at = i;;) {
+      const auto [known, first] = steps_.try_emplace(at);
+      if (!first) {  // of the path itself, where callers go round in a circle
         step = known->second;
         break;
       }
@@ -361,7 +376,7 @@ class ChakraReader {
       if (parent == index_.end()) break;
       at = parent->second;
     }
-    for (const std::size_t at : path) steps_.emplace(at, step);
+    for (const std::size_t at : path) steps_[at] = step;
     return step;
   }
 
@@ -385,7 +400,7 @@ class ChakraReader {
     for (const std::size_t i : order) {
       const Node& n = nodes_[i];
       Activity a;
-      a.stream = static_cast<std::int32_t>(std::clamp<std::int64_t>(n.lane, 0, 1 << 30));
+      a.stream = static_cast<std::int32_t>(std::clamp<std::int64_t>(n.lane(), 0, 1 << 30));
       a.start_ns = static_cast<std::int64_t>(start_us_[i]) * 1000;
       a.end_ns = a.start_ns + static_cast<std::int64_t>(n.duration_us) * 1000;
       a.launch = a.start_ns;
@@ -393,7 +408,9 @@ class ChakraReader {
       std::string name(n.name.substr(0, kMostName));
       if (n.exchanges()) {
         a.exchange = static_cast<std::int32_t>(out.exchanges.size());
-        out.exchanges.push_back({.group = std::string(n.group), .bytes = n.bytes});
+        // The size is that of what goes in; of an all-gather more comes out, by members that are not said.
+        const std::int64_t bytes = a.is == OpClass::kAllGather ? 0 : n.bytes;
+        out.exchanges.push_back({.group = std::string(n.group), .bytes = bytes});
         if (n.bytes > 0)
           name = fmt::format("{}, {} B ({})", name_of(a.is), n.bytes, name.substr(0, name.find('(')));
       }

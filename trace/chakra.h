@@ -2,9 +2,10 @@
 //
 // Chakra execution traces (MLCommons, schema/protobuf/et_def.proto): a file for each rank, NAME.RANK.et, of
 // nodes with durations and dependencies. Nodes of a run as chakra_trace_link and chakra_converter write them
-// have no times of starting: a node begins when all nodes that its data depend on have ended and its thread
-// or stream is free, of several the one that could begin first; control dependencies are calls. Where nodes
-// of the device have times, these count.
+// have no times of starting. Such a node begins when all nodes that its data depend on have ended and its
+// thread or stream is free; where several nodes wait for a stream, the node that was ready first begins first
+// (a device would keep the order of launches). Control dependencies are calls. Where nodes of the device have
+// times, these count.
 #pragma once
 
 #include <string>

@@ -26,10 +26,20 @@ void check_fits(const Problem& problem, const Plan& p, const Cursor& scenario) {
   if (p.offloaded_layers() > 0 && p.offloaded_layers() < problem.scenario.model.layers)
     refuse(plan.child("offload").child("activation_layers"), "offloads the activations of all layers",
            fmt::format("0 or {}", problem.scenario.model.layers).c_str());
+  if (p.offloaded_layers() > 0 && (t.adapter || p.recompute != Recompute::kFull))
+    refuse(plan.child("offload").child("activation_layers"),
+           "offloads what full recomputation keeps, and with an adapter it does so in place of recomputation",
+           "0, or recompute full without an adapter");
+  // It loads weights in bf16 and updates what it has loaded.
+  if (!t.adapter && t.precision == Precision::kMixed)
+    refuse(training.child("precision"), "has no fp32 copies of weights that it trains",
+           "pure-bf16, pure-bf16-8bit, fp32, or an adapter");
+  if (t.math == Math::kFp16)
+    refuse(training.child("math"), "trains in bf16 where it does not in fp32", "bf16, fp8, fp32");
   if (p.update_in_backward)
     refuse(plan.child("update_in_backward"), "updates parameters after the backward pass", "false");
   if (t.math == Math::kFp8Delayed)
-    refuse(training.child("math"), "has a factor for each tensor of a step", "bf16, fp16, fp8");
+    refuse(training.child("math"), "has a factor for each tensor of a step", "bf16, fp8");
   if (t.adapter && t.adapter->alpha != std::floor(t.adapter->alpha))
     refuse(training.child("adapter").child("alpha"), "has whole numbers for it", "whole numbers");
   if (t.optimizer.decay == Decay::kAll)
@@ -37,8 +47,14 @@ void check_fits(const Problem& problem, const Plan& p, const Cursor& scenario) {
            "matrices");
 }
 
-const char* optimizer(Precision p) {
-  return bytes_per_parameter(p).moment == 1 ? "adamw_bnb_8bit" : "adamw_torch_fused";
+// FSDP2 goes with torchao's 8-bit moments, and not with bitsandbytes'.
+const char* optimizer(Precision precision, bool sharded) {
+  if (bytes_per_parameter(precision).moment > 1) return "adamw_torch_fused";
+  return sharded ? "adamw_torch_8bit" : "adamw_bnb_8bit";
+}
+
+bool is_fully_sharded(const Plan& p) {
+  return p.zero > 0 && (p.dp > 1 || p.offloads_parameters());
 }
 
 // PEFT's names of matrices in models of Llama's kind.
@@ -83,8 +99,7 @@ std::string adapter_lines(const Adapter& a, const Cursor& at) {
 }
 
 std::string fsdp_lines(const Plan& p) {
-  if (p.dp == 1 && !p.offloads_parameters()) return {};
-  if (p.zero == 0) return {};
+  if (!is_fully_sharded(p)) return {};
   std::string out;
   if (p.shards() < p.dp)
     out += fmt::format("dp_shard_size: {}\ndp_replicate_size: {}\n", p.shards(), p.dp / p.shards());
@@ -145,14 +160,14 @@ Exported axolotl_config(const Problem& problem, const Plan& p, const Cursor& sce
       "adam_beta2: {}\n"
       "adam_epsilon: {}\n"
       "max_grad_norm: {}\n",
-      optimizer(t.precision), r.learning_rate ? fmt::format("{:.3e}", *r.learning_rate) : "LEARNING_RATE",
-      kLastRate, r.warm_up_steps, kWeightDecay, t.optimizer.beta1, t.optimizer.beta2,
-      yaml_number(t.optimizer.epsilon), t.clip);
+      optimizer(t.precision, is_fully_sharded(p)),
+      r.learning_rate ? fmt::format("{:.3e}", *r.learning_rate) : "LEARNING_RATE", kLastRate, r.warm_up_steps,
+      kWeightDecay, t.optimizer.beta1, t.optimizer.beta2, yaml_number(t.optimizer.epsilon), t.clip);
   out.text += fmt::format("bf16: {}\nfp16: {}\ntf32: {}\n", type == DType::kBfloat16, type == DType::kFloat16,
                           t.math == Math::kTf32);
   if (t.math == Math::kFp8) out.text += "fp8: true\ntorch_compile: true\n";
   out.text +=
-      fmt::format("attn_implementation: {}\n", problem.stack.flash_attention ? "flash_attention_2" : "eager");
+      fmt::format("attn_implementation: {}\n", type == DType::kFloat32 ? "sdpa" : "flash_attention_2");
   const bool offloads = p.offloaded_layers() > 0;
   out.text += fmt::format("gradient_checkpointing: {}\nactivation_offloading: {}\n",
                           p.recompute == Recompute::kFull, offloads);
@@ -162,8 +177,8 @@ Exported axolotl_config(const Problem& problem, const Plan& p, const Cursor& sce
   if (t.adapter) out.text += adapter_lines(*t.adapter, scenario.child("training").child("adapter"));
   out.text += fsdp_lines(p);
   out.notes.emplace_back("names in capital letters are to be replaced");
-  if (!t.adapter && bytes_per_parameter(t.precision).parameter == 2)
-    out.notes.emplace_back("the model is loaded in its own format, which has to be bf16");
+  if (t.adapter && !t.adapter->targets.empty())
+    out.notes.emplace_back("lora_target_modules has the names of models of Llama's kind");
   return out;
 }
 

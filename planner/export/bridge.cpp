@@ -217,6 +217,7 @@ class Script {
 
   // The fields that an argument stands for.
   void add(const MegatronArgument& a) {
+    given_.emplace(a.flag, a.value.value_or(""));
     const auto known = std::find_if(kBridgeFields.begin(), kBridgeFields.end(),
                                     [&](const BridgeField& f) { return a.flag == f.flag; });
     if (known != kBridgeFields.end()) {
@@ -233,43 +234,53 @@ class Script {
     if (a.flag == "swiglu") return set_gate("torch.nn.functional.silu");
     if (a.flag == "quick-geglu") return set_gate("quick_gelu");
     if (a.flag == "squared-relu") return set("model", "activation_func", "squared_relu");
-    // Both, as its configuration turns both on where one is.
-    if (a.flag == "use-distributed-optimizer") {
-      sharded_ = true;
-      return;
-    }
     if (a.flag == "use-megatron-fsdp") {
       set("ddp", "use_megatron_fsdp", "True");
       return set("dist", "use_megatron_fsdp", "True");
     }
-    if (a.flag == "bf16" || a.flag == "fp16") {
-      base_ = a.flag + "_mixed";
-      return;
-    }
-    if (a.flag == "accumulate-allreduce-grads-in-fp32") {
-      wide_ = true;
-      return;
-    }
-    if (a.flag == "grad-reduce-in-bf16") return;
+    // What finish() looks at.
+    for (const char* const flag : {"use-distributed-optimizer", "bf16", "fp16",
+                                   "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16"})
+      if (a.flag == flag) return;
     throw std::logic_error("Megatron Bridge has no field for --" + a.flag);
   }
 
-  // What other fields decide together.
+  // Fields that several arguments decide together, and defaults of Megatron-LM's that the recipe has not.
   void finish() {
-    for (const char* part : {"ddp", "optimizer"})
-      set(part, "use_distributed_optimizer", sharded_ ? "True" : "False");
-    if (base_.empty()) {
-      set("model", "params_dtype", "torch.float32");
-      return set("model", "pipeline_dtype", "torch.float32");
+    const char* const sharded = truth(has("use-distributed-optimizer"));
+    for (const char* part : {"ddp", "optimizer"}) set(part, "use_distributed_optimizer", sharded);
+    // One kind of layer is made for all blocks unless blocks are asked for one by one.
+    if (latent() || has("num-experts"))
+      set("model", "transformer_layer_spec",
+          "partial(get_gpt_decoder_block_spec, use_transformer_engine=True)");
+    if (latent() && !has("q-lora-rank")) set("model", "q_lora_rank", "None");
+    const std::string& positions = given_.at("position-embedding-type");
+    if (positions == "yarn" && !has("no-yarn-correction-range-round-to-int"))
+      set("model", "yarn_correction_range_round_to_int", "True");
+    const bool gated = has("swiglu") || has("quick-geglu");
+    set("model", "bias_activation_fusion",
+        truth(gated || (!has("squared-relu") && !has("disable-bias-linear"))));
+    set("model", "bias_dropout_fusion", "True");
+    set("model", "apply_rope_fusion", truth(positions == "rope" && !latent()));
+    // The scheduler sets the decay in each step.
+    for (const char* field : {"start_weight_decay", "end_weight_decay"})
+      set("scheduler", field, given_.at("weight-decay"));
+    if (!has("min-lr")) set("optimizer", "min_lr", "0");
+    if (base().empty()) {
+      for (const char* field : {"params_dtype", "pipeline_dtype"}) set("model", field, "torch.float32");
+      for (const char* field : {"bf16", "fp16"}) set("optimizer", field, "False");
+    } else {
+      set("precision", "grad_reduce_in_fp32", truth(has("accumulate-allreduce-grads-in-fp32")));
     }
-    set("precision", "grad_reduce_in_fp32", wide_ ? "True" : "False");
   }
 
-  std::string text(bool latent) const {
+  bool has(const char* flag) const { return given_.contains(flag); }
+
+  std::string text() const {
     std::string out;
-    if (latent) out += "cfg.model = MLAModelProvider()\n";
-    out += base_.empty() ? std::string("cfg.mixed_precision = None\n")
-                         : fmt::format("cfg.mixed_precision = get_mixed_precision_config(\"{}\")\n", base_);
+    if (latent()) out += "cfg.model = MLAModelProvider()\n";
+    out += base().empty() ? std::string("cfg.mixed_precision = None\n")
+                          : fmt::format("cfg.mixed_precision = get_mixed_precision_config(\"{}\")\n", base());
     for (const char* part : {"model", "dist", "ddp", "optimizer", "scheduler", "train", "validation",
                              "dataset", "tokenizer", "checkpoint", "logger", "precision"}) {
       const auto found = parts_.find(part);
@@ -288,18 +299,24 @@ class Script {
     set("model", "activation_func", activation);
   }
 
+  static const char* truth(bool x) { return x ? "True" : "False"; }
+  bool latent() const { return has("multi-latent-attention"); }
+  // The recipe of mixed precision; none for fp32.
+  std::string base() const { return has("bf16") ? "bf16_mixed" : has("fp16") ? "fp16_mixed" : ""; }
+
   std::map<std::string, std::vector<std::string>> parts_;
-  std::string base_;
-  bool wide_ = false, sharded_ = false;
+  std::map<std::string, std::string, std::less<>> given_;  // by flag
 };
 
 constexpr const char* kHead = R"(import os
 import sys
+from functools import partial
 
 CONNECTIONS
 import torch
 from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.activations import squared_relu
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 
 from megatron.bridge.models.mla_provider import MLAModelProvider
 from megatron.bridge.recipes.gpt.h100.vanilla_gpt import vanilla_gpt_pretrain_1gpu_h100_bf16_config
@@ -335,20 +352,16 @@ Exported bridge_script(const Problem& problem, const Plan& p, const Cursor& scen
   }
   const Layout layout = layout_of(problem, p, scenario.child("cluster"));
   Script script;
-  bool latent = false, connections = true;
-  for (const MegatronArgument& a : megatron_arguments(problem, p)) {
-    latent |= a.flag == "multi-latent-attention";
-    connections &= a.flag != "use-megatron-fsdp";
-    script.add(a);
-  }
+  for (const MegatronArgument& a : megatron_arguments(problem, p)) script.add(a);
   script.finish();
   std::string head = kHead;
   const std::string mark = "CONNECTIONS";
   head.replace(head.find(mark), mark.size(),
-               connections ? "os.environ[\"CUDA_DEVICE_MAX_CONNECTIONS\"] = \"1\"\n"
-                           : "os.environ.pop(\"CUDA_DEVICE_MAX_CONNECTIONS\", None)\n");
+               !script.has("use-megatron-fsdp") ? "os.environ[\"CUDA_DEVICE_MAX_CONNECTIONS\"] = \"1\"\n"
+                                                : "os.environ.pop(\"CUDA_DEVICE_MAX_CONNECTIONS\", None)\n");
   std::string asked;
   Exported out;
+  out.notes = megatron_notes(problem, p, layout);
   for (const AskedVariable& v : megatron_variables(problem)) {
     if (std::string_view(v.name) == "MEGATRON") continue;
     asked += fmt::format("    \"{}\": \"{}\",\n", v.name, v.wanted);
@@ -365,10 +378,8 @@ Exported bridge_script(const Problem& problem, const Plan& p, const Cursor& scen
               "}.items():\n    if not os.environ.get(name):\n        sys.exit(f\"set {name} to {wanted}\")\n"
               "os.environ.setdefault(\"CHECKPOINTS\", \"checkpoints\")\n\n"
               "cfg = vanilla_gpt_pretrain_1gpu_h100_bf16_config()\n" +
-              script.text(latent) + "\nif __name__ == \"__main__\":\n    pretrain(cfg, forward_step)\n";
+              script.text() + "\nif __name__ == \"__main__\":\n    pretrain(cfg, forward_step)\n";
   out.notes.emplace_back("the script ends where the installed version has no such field");
-  if (problem.scenario.training.drops())
-    out.notes.emplace_back("Megatron-core drops out the sum of the embeddings too");
   return out;
 }
 

@@ -565,7 +565,31 @@ std::string connections(const Plan& p) {
   return "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
 }
 
-std::vector<std::string> notes(const Problem& problem, const Plan& p, const Layout& layout) {
+}  // namespace
+
+std::vector<MegatronArgument> megatron_arguments(const Problem& problem, const Plan& p) {
+  Arguments x;
+  const Training& t = problem.scenario.training;
+  add_model(x, problem.scenario.model, t, p);
+  add_plan(x, p, problem);
+  add_numbers(x, t);
+  add_optimizer(x, t, recipe_of(problem));
+  add_data(x, p);
+  return x.take();
+}
+
+std::vector<AskedVariable> megatron_variables(const Problem& problem) {
+  std::vector<AskedVariable> out = {
+      {"MEGATRON", "the folder of Megatron-LM"},
+      {"TOKENIZER_MODEL", "the name or folder of the tokenizer, as Hugging Face has it"},
+      {"DATA_PATH", "the prefix of the tokens that tools/preprocess_data.py wrote"}};
+  const Recipe r = recipe_of(problem);
+  if (!r.learning_rate) out.push_back({"LR", "the learning rate: none is advised for this optimizer"});
+  if (r.steps == 0) out.push_back({"TRAIN_ITERS", "the number of steps: the scenario has no tokens"});
+  return out;
+}
+
+std::vector<std::string> megatron_notes(const Problem& problem, const Plan& p, const Layout& layout) {
   std::vector<std::string> out;
   const Model& m = problem.scenario.model;
   if (m.activation == Activation::kGelu && !m.bias)
@@ -594,30 +618,6 @@ std::vector<std::string> notes(const Problem& problem, const Plan& p, const Layo
   return out;
 }
 
-}  // namespace
-
-std::vector<MegatronArgument> megatron_arguments(const Problem& problem, const Plan& p) {
-  Arguments x;
-  const Training& t = problem.scenario.training;
-  add_model(x, problem.scenario.model, t, p);
-  add_plan(x, p, problem);
-  add_numbers(x, t);
-  add_optimizer(x, t, recipe_of(problem));
-  add_data(x, p);
-  return x.take();
-}
-
-std::vector<AskedVariable> megatron_variables(const Problem& problem) {
-  std::vector<AskedVariable> out = {
-      {"MEGATRON", "the folder of Megatron-LM"},
-      {"TOKENIZER_MODEL", "the name or folder of the tokenizer, as Hugging Face has it"},
-      {"DATA_PATH", "the prefix of the tokens that tools/preprocess_data.py wrote"}};
-  const Recipe r = recipe_of(problem);
-  if (!r.learning_rate) out.push_back({"LR", "the learning rate: none is advised for this optimizer"});
-  if (r.steps == 0) out.push_back({"TRAIN_ITERS", "the number of steps: the scenario has no tokens"});
-  return out;
-}
-
 void check_megatron(const Problem& problem, const Cursor& scenario) {
   check_fits(problem.scenario.model, scenario.child("model"));
   check_fits(problem.scenario.training, problem.scenario.model, scenario.child("training"));
@@ -640,7 +640,7 @@ Exported megatron_script(const Problem& problem, const Plan& p, const Cursor& sc
   }
   return {"#!/bin/bash\n" + title(problem, p) + "set -euo pipefail\n\n" + wanted(variables) + connections(p) +
               launch + "  \"$MEGATRON/pretrain_gpt.py\"" + arguments(problem, p),
-          notes(problem, p, at), std::move(asked)};
+          megatron_notes(problem, p, at), std::move(asked)};
 }
 
 Exported slurm_script(const Problem& problem, const Plan& p, const Cursor& scenario) {
@@ -666,7 +666,7 @@ Exported slurm_script(const Problem& problem, const Plan& p, const Cursor& scena
   return {"#!/bin/bash\n" + job + title(problem, p) + "set -euo pipefail\n\n" +
               wanted(megatron_variables(problem)) + connections(p) + launch +
               "  \"$MEGATRON/pretrain_gpt.py\"" + arguments(problem, p),
-          notes(problem, p, at),
+          megatron_notes(problem, p, at),
           {}};
 }
 

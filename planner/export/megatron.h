@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/scenario.h"
+#include "planner/export/recipe.h"
 
 namespace orrery::planner {
 
@@ -21,6 +22,9 @@ struct MegatronArgument {
 void check_megatron(const Problem& problem, const Cursor& scenario);
 
 std::vector<MegatronArgument> megatron_arguments(const Problem& problem, const Plan& plan);
+
+// What a user has to know of Megatron-core, a sentence each.
+std::vector<std::string> megatron_notes(const Problem& problem, const Plan& plan, const Layout& layout);
 
 // Variables of the environment that the arguments use, and what each is to hold.
 struct AskedVariable {

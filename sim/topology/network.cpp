@@ -276,7 +276,7 @@ bool Network::find_route(std::int64_t from, std::int64_t to, Path& path, const L
   if (!faulty_) return false;
   // Both ends by the same other rail, the nearest first; then by any two.
   const std::int64_t rails = ports_per_node_;
-  for (std::int64_t k = 1; k < rails; ++k) {
+  for (std::int64_t k = out == in ? 1 : 0; k < rails; ++k) {
     const std::int64_t other = (in + k) % rails;
     if (try_rails(from, to, other, other, loads, path)) return true;
   }

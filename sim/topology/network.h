@@ -68,8 +68,8 @@ class Network {
   }
   void apply(const Cluster& cluster);
   bool is_alive(const Path& path) const;
-  // The device of a rail in the node of `device`: itself, or the one with the other end's number, or the
-  // rail's first.
+  // The device through which data of `device` use a rail of its node: it is `device` where that is on the
+  // rail, else the device with the number that `other` has in its own node, else the rail's first.
   std::int64_t on_rail(std::int64_t device, std::int64_t wanted, std::int64_t other) const;
   // A way out by one rail and in by another, which `path` becomes; false where there is none.
   bool try_rails(std::int64_t from, std::int64_t to, std::int64_t out, std::int64_t in, const Loads* loads,

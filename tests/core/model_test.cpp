@@ -374,6 +374,19 @@ TEST(HuggingFace, ModelsOfOtherLabs) {
   EXPECT_NE(refusal("stablelm", R"("qk_layernorm": true)").find("/qk_layernorm: true"), std::string::npos);
   EXPECT_NE(refusal("smollm3", R"("no_rope_layers": [1, 1, 0])").find("allowed: 4, one for each layer"),
             std::string::npos);
+  EXPECT_NE(refusal("smollm3", R"("attention_bias": true)").find("/attention_bias: true"), std::string::npos);
+  EXPECT_NE(refusal("dots1", R"("max_window_layers": 2, "sliding_window": 16, "head_dim": 16)")
+                .find("/max_window_layers: layers with"),
+            std::string::npos);
+  // Without the field there are windows of 4,096 tokens; with null there are none, and all layers have
+  // positions.
+  const auto kinds = [&](const char* fields) {
+    return depth_of(import("exaone4", std::string(fields) + R"(, "hidden_size": 64, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "intermediate_size": 176, "vocab_size": 256)"))
+        .kinds.size();
+  };
+  EXPECT_EQ(kinds(R"("hidden_act": "silu")"), 2U);
+  EXPECT_EQ(kinds(R"("sliding_window": null)"), 1U);
   EXPECT_NE(refusal("seed_oss", R"("mlp_bias": true)").find("/mlp_bias: true"), std::string::npos);
 }
 

@@ -150,6 +150,10 @@ TEST(RotaryImport, LongRopeIsThatOfPhi3) {
       refusal("phi3", R"("rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [1]})")
           .find("/rope_scaling/short_factor: there are 2 of them; allowed: 8, one for each pair"),
       std::string::npos);
+  EXPECT_EQ(imported("phi3", R"("original_max_position_embeddings": 4096, "rope_scaling": {"type": "yarn",
+      "short_factor": [1, 1, 1, 1, 1, 1, 1, 1.5], "long_factor": [1, 2, 3, 4, 5, 6, 7, 8]})")
+                .rotary,
+            r);
   EXPECT_NE(refusal("phi3", R"("rope_scaling": {"type": "longrope", "short_factor": [1]})")
                 .find("needs short_factor and"),
             std::string::npos);

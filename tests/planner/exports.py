@@ -208,6 +208,10 @@ class Part:
         self.__dict__.update(dict.fromkeys(fields))
 
 
+def BLOCKS():
+    """Stands in for what makes the layers one by one."""
+
+
 class MegatronBridge(unittest.TestCase):
     fields = facts("megatron-bridge")["fields"]
     variables = {"TOKENIZER_MODEL": "t", "DATA_PATH": "d", "LR": "0.125", "TRAIN_ITERS": "7"}
@@ -224,6 +228,7 @@ class MegatronBridge(unittest.TestCase):
         names = {
             "torch": {"float32": "float32", "nn": Part({"functional"})},
             "megatron.core.fusions.fused_bias_geglu": {"quick_gelu": "quick_gelu"},
+            "megatron.core.models.gpt.gpt_layer_specs": {"get_gpt_decoder_block_spec": BLOCKS},
             "megatron.core.activations": {"squared_relu": "squared_relu"},
             "megatron.bridge.models.mla_provider": {"MLAModelProvider": lambda: Part({*fields["model"], "latent"})},
             "megatron.bridge.recipes.gpt.h100.vanilla_gpt": {"vanilla_gpt_pretrain_1gpu_h100_bf16_config": lambda: config},
@@ -261,6 +266,9 @@ class MegatronBridge(unittest.TestCase):
         self.assertEqual(c.train.train_iters, -(-int(1e12) // (64 * 8192)))
         self.assertIn("bf16_mixed", c.mixed_precision.__dict__)
         self.assertIs(c.mixed_precision.grad_reduce_in_fp32, False)
+        self.assertEqual((c.scheduler.start_weight_decay, c.scheduler.end_weight_decay), (0.1, 0.1))
+        self.assertEqual((m.bias_activation_fusion, m.bias_dropout_fusion, m.apply_rope_fusion), (True, True, True))
+        self.assertIsNone(m.transformer_layer_spec)  # as the class has it
 
     def test_says_other_plans(self):
         plain = {"tp": 1, "dp": 16, "micro_batches": 4}
@@ -273,12 +281,15 @@ class MegatronBridge(unittest.TestCase):
         self.assertEqual(c.checkpoint.ckpt_format, "fsdp_dtensor")
         c = self.run_script({**scenario(plan=plain), "training": {"global_batch": 64, "sequence": 8192, "precision": "sgd", "math": "fp32"}})
         self.assertEqual((c.mixed_precision, c.model.params_dtype, c.optimizer.optimizer), (None, "float32", "sgd"))
-        self.assertEqual((c.optimizer.lr, c.train.train_iters), (0.125, 7))
+        self.assertEqual((c.optimizer.lr, c.optimizer.min_lr, c.train.train_iters), (0.125, 0, 7))
+        self.assertEqual((c.optimizer.bf16, c.scheduler.start_weight_decay, c.scheduler.end_weight_decay), (False, 0, 0))
         c = self.run_script(scenario(model="qwen3-30b-a3b", plan={"dp": 16, "ep": 8, "micro_batches": 4}))
         self.assertEqual((c.model.num_moe_experts, c.model.moe_router_topk, c.model.expert_model_parallel_size), (128, 8, 8))
         self.assertEqual((c.model.moe_token_dispatcher_type, c.model.qk_layernorm), ("alltoall", True))
         c = self.run_script(scenario(model="moonlight-16b-a3b", plan={"dp": 16, "ep": 8, "micro_batches": 4}))
         self.assertIn("latent", c.model.__dict__)
+        self.assertIsNone(c.model.q_lora_rank)  # of Moonlight's queries; the class has 512
+        self.assertEqual((c.model.transformer_layer_spec.func, c.model.apply_rope_fusion), (BLOCKS, False))
         self.assertEqual(c.model.moe_layer_freq, [0] + [1] * 26)
 
     def test_stops_where_a_field_or_a_variable_is_missing(self):
@@ -308,17 +319,26 @@ class Axolotl(unittest.TestCase):
 
     def test_fields_are_those_of_its_version(self):
         full = {"dp": 16, "zero": 3, "micro_batches": 4, "recompute": "full"}
-        for question in (scenario(plan=full), scenario(plan={**full, "loss_chunks": 8}, math="fp8"),
+        pure = {"precision": "pure-bf16"}
+        for question in (scenario(plan=full, **pure), scenario(plan={**full, "loss_chunks": 8}, **pure),
+                         scenario(plan=full, adapter={"rank": 8}, math="fp8"),
                          scenario(plan={**full, "shard_group": 8}, precision="pure-bf16-8bit"),
-                         scenario(plan={**full, "zero": 2, "offload": {"optimizer": 1, "parameters": True}, "zero": 3}),
+                         scenario(plan={**full, "zero": 2}, precision="fp32", math="tf32"),
+                         scenario(plan={**full, "offload": {"activation_layers": 32}}, **pure),
+                         scenario(plan={**full, "offload": {"optimizer": 1, "parameters": True}}, **pure),
                          scenario(plan={**full, "zero": 0}, adapter={"rank": 8, "targets": ["q", "v"]}),
                          scenario(plan=full, adapter={"rank": 8, "base": "nf4"})):
             config = self.config(question)
             self.assertEqual(problems(config, self.fields), [])
+            # As its validators have it (src/axolotl/utils/schemas/validation.py).
+            self.assertFalse(config["optimizer"] == "adamw_bnb_8bit" and "fsdp_config" in config)
+            self.assertFalse(config["activation_offloading"] and not config["gradient_checkpointing"])
+            self.assertFalse(config["attn_implementation"].startswith("flash") and not config["bf16"])
             self.assertNotEqual(problems({**config, "gradient_acumulation_steps": 4}, self.fields), [])
 
     def test_says_the_plan(self):
-        config = self.config(scenario(plan={"dp": 16, "zero": 3, "shard_group": 8, "micro_batches": 4, "recompute": "full"}))
+        config = self.config(scenario(plan={"dp": 16, "zero": 3, "shard_group": 8, "micro_batches": 4, "recompute": "full"}, precision="pure-bf16-8bit"))
+        self.assertEqual(config["optimizer"], "adamw_torch_8bit")
         self.assertEqual((config["micro_batch_size"], config["gradient_accumulation_steps"], config["sequence_len"]), (1, 4, 8192))
         self.assertEqual((config["dp_shard_size"], config["dp_replicate_size"]), (8, 2))
         self.assertEqual((config["gradient_checkpointing"], config["bf16"], config["adam_epsilon"]), (True, True, 1e-8))
@@ -333,7 +353,11 @@ class Axolotl(unittest.TestCase):
     def test_refuses_what_it_has_not(self):
         for question, field in (
                 (scenario(plan={"dp": 16, "micro_batches": 4}), "/plan/zero"),
-                (scenario(plan={"dp": 16, "zero": 3, "micro_batches": 4}, math="fp8-delayed"), "/training/math"),
+                (scenario(plan={"dp": 16, "zero": 3, "micro_batches": 4}), "/training/precision"),
+                (scenario(plan={"dp": 16, "micro_batches": 4}, adapter={"rank": 8}, math="fp8-delayed"), "/training/math"),
+                (scenario(plan={"dp": 16, "micro_batches": 4}, adapter={"rank": 8}, math="fp16"), "/training/math"),
+                (scenario(plan={"dp": 16, "zero": 3, "micro_batches": 4, "offload": {"activation_layers": 32}}, precision="pure-bf16"),
+                 "/plan/offload/activation_layers"),
                 (scenario(plan={"dp": 16, "micro_batches": 4}, adapter={"rank": 8, "alpha": 1.5}), "/training/adapter/alpha"),
                 (scenario(plan={"dp": 16, "zero": 3, "micro_batches": 4, "offload": {"activation_layers": 4}}), "/plan/offload/activation_layers")):
             code, text = export("axolotl", {**question, "stack": "fsdp"})
@@ -429,6 +453,7 @@ class Cloud(unittest.TestCase):
     def test_mpijob(self):
         (job,) = self.objects("mpijob", self.question)
         self.expect_known(job, "mpijob")
+        self.assertEqual(job["spec"]["launcherCreationPolicy"], "WaitForWorkersReady")
         launcher, worker = (job["spec"]["mpiReplicaSpecs"][k] for k in ("Launcher", "Worker"))
         self.assertEqual((launcher["replicas"], worker["replicas"]), (1, 2))
         self.assertEqual(worker["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"], 8)

@@ -508,6 +508,21 @@ TEST(Network, AFailedNicSendsOverTheNodesOthers) {
   }
 }
 
+// Without PXN and with two devices to a NIC: where the sender's port alone has failed, data leave by the
+// receiver's rail, through the device that has the receiver's number.
+TEST(Network, AFailedNicOfTheSenderLeavesTheReceiverItsRail) {
+  Cluster c = cluster(FabricKind::kFatTree, 2);
+  c.nics = 2;
+  c.fabric.pxn = false;
+  Path path;
+  Network(c).route(0, 7, path);
+  EXPECT_EQ(words(Network(c), path), "device0 port0.0 leaf0 port1.1 device7");
+  c.fabric.faults = {{"port0.0", "leaf0", 0}};
+  const Network n(c);
+  n.route(0, 7, path);
+  EXPECT_EQ(words(n, path), "device0 switch0 device3 port0.1 leaf0 port1.1 device7");
+}
+
 // What a fabric cannot do is refused, not left out.
 TEST(Network, WhatAFabricCannotDoIsRefused) {
   const auto refused = [](FabricKind kind, auto change) {
