@@ -62,7 +62,8 @@ Exported kubernetes_manifest(ManifestKind kind, const Problem& problem, const Pl
           "more");
       break;
     case ManifestKind::kMpiJob:
-      e.notes.emplace_back("the image needs Open MPI, sshd and the keys' folder /root/.ssh");
+      e.notes.emplace_back(
+          "the image needs Open MPI, and sshd that takes the keys which the operator mounts");
       break;
     case ManifestKind::kJob:
     case ManifestKind::kJobSet:

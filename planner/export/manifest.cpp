@@ -151,9 +151,9 @@ std::string mpi_job(const Launch& l) {
       "  bash -c 'export NODE_RANK=$OMPI_COMM_WORLD_RANK; exec bash -c \"$0\"' " + shell_quoted(l.command) +
       "\n";
   return head(l, "kubeflow.org/v2beta1", "MPIJob") +
-         "  slotsPerWorker: 1\n  mpiImplementation: OpenMPI\n  launcherCreationPolicy: WaitForWorkersReady\n "
-         " runPolicy:\n    cleanPodPolicy: Running\n"
-         "    backoffLimit: 0\n" +
+         "  slotsPerWorker: 1\n  mpiImplementation: OpenMPI\n"
+         "  launcherCreationPolicy: WaitForWorkersReady\n"
+         "  runPolicy:\n    cleanPodPolicy: Running\n    backoffLimit: 0\n" +
          indented(4, time_limit(l)) +
          "  mpiReplicaSpecs:\n    Launcher:\n      replicas: 1\n      restartPolicy: Never\n      template:\n"
          "        spec:\n          containers:\n            - name: launcher\n" +

@@ -5,8 +5,8 @@
 // Vertices: devices, the switches of each scale-up domain, a port for each NIC of each node, and what the
 // fabric has. A link carries one direction; its capacity is what transfers achieve (wire bandwidth times the
 // cluster's efficiency). Devices of a domain meet at its switches, or where the cables inside a node lead
-// (inside.h); others leave through the port of their rail. Where that port has failed, or has no way left,
-// data cross the node to a device of the next rail whose ports have one, and back at the other end.
+// (inside.h); others leave through the port of their rail. Where that port has failed, or where no way from
+// it is left, data cross the node to a device of the next rail that has a way, and cross the other node back.
 //
 //   Network network(cluster);
 //   Path path;
