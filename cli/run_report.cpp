@@ -59,6 +59,9 @@ void Observer::operator()(std::int64_t step, const exec::StepReport& r) {
       {"model_flops_per_second", "in the last step, all ranks, without recomputation", flops_ / r.seconds},
       {"waiting_ratio", "share of the step in which compute waited for other ranks", r.waiting},
       {"peak_bytes", "memory of the rank with the most", static_cast<double>(peak_.value)}};
+  for (std::size_t k = 0; k < r.mtp_loss.size(); ++k)
+    scalars.push_back({fmt::format("mtp_loss_{}", k), "mean cross-entropy of tokens further ahead, unscaled",
+                       r.mtp_loss[k]});
   if (r.loss_scale > 0) {
     scalars.push_back({"loss_scale", "factor of the loss in the last step", r.loss_scale});
     scalars.push_back({"skipped", "1 when gradients overflowed in the last step", r.skipped ? 1.0 : 0.0});
@@ -80,6 +83,7 @@ void Observer::print(std::int64_t step, const exec::StepReport& r) const {
       "{:>4.1f} %  peak {}",
       step + 1, r.loss, r.gradient_norm, format(from_seconds(r.seconds)), tokens_ / r.seconds,
       flops_ / r.seconds / 1e9, 100 * r.waiting, format(peak_));
+  if (!r.mtp_loss.empty()) fmt::print("  MTP loss {:.6f}", fmt::join(r.mtp_loss, " "));
   if (r.loss_scale > 0) fmt::print("  loss scale {}", r.loss_scale);
   if (r.skipped) fmt::print("  skipped: gradients overflowed");
   if (r.validation_loss >= 0) fmt::print("  validation loss {:.6f}", r.validation_loss);
@@ -97,6 +101,7 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
     Json& row = out["steps"].emplace_back(
         Json{{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
     row["waited_for_data_s"] = step.waited_for_data_s;
+    if (!step.mtp_loss.empty()) row["mtp_loss"] = step.mtp_loss;
     if (step.loss_scale > 0) {
       row["loss_scale"] = step.loss_scale;
       row["skipped"] = step.skipped;

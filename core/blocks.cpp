@@ -132,6 +132,7 @@ std::int64_t ModelBlock::norms() const {
 std::vector<std::int64_t> Depth::counts() const {
   std::vector<std::int64_t> out(kinds.size());
   for (const std::int32_t k : kind_of) ++out[static_cast<std::size_t>(k)];
+  if (mtp > 0) out[kind_index(blocks() - 1)] += mtp;
   return out;
 }
 

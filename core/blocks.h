@@ -139,14 +139,16 @@ struct Depth {
   std::vector<BlockTowers> towers;    // by kind
   std::vector<std::int32_t> kind_of;  // by block
   std::vector<Stretch> stretches;     // in order
+  std::int64_t mtp = 0;               // blocks behind the last, of its kind: of multi-token prediction
   std::int64_t blocks() const { return static_cast<std::int64_t>(kind_of.size()); }
+  // Of those too: their numbers go on behind the last block's.
   std::size_t kind_index(std::int64_t block) const {
-    return static_cast<std::size_t>(kind_of[static_cast<std::size_t>(block)]);
+    return static_cast<std::size_t>(kind_of[static_cast<std::size_t>(std::min(block, blocks() - 1))]);
   }
   const ModelBlock& kind(std::int64_t block) const { return kinds[kind_index(block)]; }
   const BlockTowers& towers_of(std::int64_t block) const { return towers[kind_index(block)]; }
   const Stretch& stretch(std::int64_t block) const;  // that has it
-  // Blocks of each kind.
+  // Blocks of each kind, with those of multi-token prediction.
   std::vector<std::int64_t> counts() const;
   bool uniform() const { return kinds.size() == 1; }
   // The most ranks of this kind that share all layers evenly; others share them whose number divides it. 0:

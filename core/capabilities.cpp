@@ -452,6 +452,8 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
     return StackProblem{"/training/adapter", lacks(s, "training of adapters"), "allowed: no such field"};
   if (m.logit_soft_cap != 0 && !c.soft_cap)
     return StackProblem{"/model/logit_soft_cap", lacks(s, "cap of logits"), "allowed: 0"};
+  if (m.mtp_layers > 0 && !c.mtp)
+    return StackProblem{"/model/mtp_layers", lacks(s, "multi-token prediction"), "allowed: 0"};
   if (m.embedding_scale != 1 && !c.scales)
     return StackProblem{"/model/embedding_scale", lacks(s, "factor of embeddings"), "allowed: 1"};
   if ((m.bags() != nullptr || m.has_pair()) && !c.bags)

@@ -89,6 +89,7 @@ struct Capabilities {
   bool bags = true;              // a model may begin with embedding bags and end in a dot product
   bool images = true;            // a model may begin with patches of images and end in classes
   bool latent_attention = true;  // multi-head latent attention
+  bool mtp = true;               // multi-token prediction
   bool experts = true;           // layers may be mixtures of experts
   bool fp8_experts = true;       // in 8 bits too
   bool expert_biases = true;     // with biases on routers and experts
@@ -184,6 +185,7 @@ void describe(V& v, Capabilities& c) {
   v(field("bags", "whether a model may begin with embedding bags and end in a dot product"), c.bags);
   v(field("images", "whether a model may begin with patches of images and end in classes"), c.images);
   v(field("latent_attention", "whether attention may be multi-head latent attention"), c.latent_attention);
+  v(field("mtp", "whether modules of multi-token prediction can be trained"), c.mtp);
   v(field("experts", "whether layers may be mixtures of experts"), c.experts);
   v(field("fp8_experts", "whether products of experts take math \"fp8\""), c.fp8_experts);
   v(field("expert_biases", "whether routers and experts may have biases"), c.expert_biases);

@@ -45,6 +45,7 @@ inline constexpr double kMostLayers = 10'000, kMostTensorRanks = 1 << 12, kMostC
 
 // Of a model: so that bytes of parameters, gradients and states fit in 64 bits.
 inline constexpr double kMostParameters = 1e15;
+inline constexpr std::size_t kMostMtpLayers = 8;
 
 inline constexpr std::size_t kMostChoices =
     64;  // of a list to search: the space is the product of such lists

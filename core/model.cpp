@@ -437,6 +437,13 @@ void check_towers(const Model& m, const Cursor& at) {
                             "allowed: two inputs");
   const Depth depth = depth_of(m);
   const bool predicts = m.classes() == nullptr && !m.has_pair();
+  if (m.mtp_layers > 0) {
+    const auto refuse = [&](const char* why) { at.child("mtp_layers").fail(why, "allowed: 0"); };
+    if (!predicts || !m.inputs.empty()) refuse("modules predict tokens of a model that has no other inputs");
+    if (m.positions == Positions::kLearned) refuse("modules do not add learned positions to embeddings");
+    if (depth.blocks() > 0 && depth.kind(depth.blocks() - 1).final_norm)
+      refuse("modules have a block like the last one, which ends in a norm");
+  }
   if (predicts && output_tower(depth) + 1 != std::ssize(inputs))
     at.child("blocks").fail(
         fmt::format("the last block is of the tower \"{}\", and the model predicts the tokens of \"{}\"",
@@ -496,6 +503,7 @@ ModelBlock standard_block(const Model& m) {
 Depth depth_of(const Model& m) {
   Depth out;
   out.add(m.blocks.empty() ? std::vector<BlockRun>{{m.layers, {standard_block(m)}}} : m.blocks);
+  out.mtp = m.mtp_layers;
   for (ModelBlock& b : out.kinds) {
     BlockTowers& towers = out.towers.emplace_back(BlockTowers{.own = m.tower(b.tower)});
     for (Layer& l : b.layers) {
@@ -519,6 +527,33 @@ TowerIndex Model::tower(std::string_view called) const {
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const Input& i) { return i.tower() == called; });
   return static_cast<TowerIndex>(found - all.begin());
+}
+
+EndsAsLayers ends_as_layers(const Model& m) {
+  return m.mtp_layers == 0 ? EndsAsLayers{} : EndsAsLayers{0, 1 + 2 * m.mtp_layers};
+}
+
+bool lighter_ends_are_equal(const Model& m, std::int64_t chunks) {
+  const EndsAsLayers ends = ends_as_layers(m);
+  const std::int64_t all = m.layers + ends.sum();
+  return all % chunks == 0 && all / chunks >= ends.last;
+}
+
+std::vector<std::int64_t> lighter_ends(const Model& m, std::int64_t chunks) {
+  const EndsAsLayers ends = ends_as_layers(m);
+  const std::int64_t all = m.layers + ends.sum();
+  const bool alone = ends.last > all / chunks;
+  const std::int64_t among = alone ? chunks - 1 : chunks, dealt = alone ? all - ends.last : all;
+  std::vector<std::int64_t> out(static_cast<std::size_t>(among), dealt / among);
+  // The remainder goes to the middle, or to the first ones where the embedding does not count.
+  for (std::int64_t extra = dealt % among, c = ends.first; extra > 0; --extra, ++c)
+    ++out[static_cast<std::size_t>(c % among)];
+  out.front() -= ends.first;
+  if (alone)
+    out.push_back(0);
+  else
+    out.back() -= ends.last;
+  return out;
 }
 
 std::int64_t shared_count(const Model& m) {
@@ -627,6 +662,8 @@ std::int64_t count_parameters(const Model& m) {
   }
   if (!m.tied_embeddings) total += m.head_rows() * m.hidden;
   if (m.classes() != nullptr) total += m.head_rows();  // the bias
+  // What each module begins with, and the norm before its head.
+  total += m.mtp_layers * (2 * m.hidden * m.hidden + 3 * norm_parameters(m));
   const Depth depth = depth_of(m);
   const std::vector<std::int64_t> counts = depth.counts();
   for (std::size_t k = 0; k < counts.size(); ++k) total += counts[k] * count_parameters(m, depth.kinds[k]);
@@ -636,7 +673,7 @@ std::int64_t count_parameters(const Model& m) {
 std::vector<ExpertsAt> experts_of(const Model& m) {
   std::vector<ExpertsAt> out;
   const Depth depth = depth_of(m);
-  for (std::int64_t block = 0; block < depth.blocks(); ++block) {
+  for (std::int64_t block = 0; block < depth.blocks() + depth.mtp; ++block) {
     depth.kind(block).for_each_layer([&]<class T>(const T& layer) {
       if constexpr (std::is_same_v<T, ExpertsLayer>) out.push_back({block, layer});
     });
@@ -741,7 +778,9 @@ Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops 
   double core = 0;
   const auto h = static_cast<double>(m.hidden);
   if (m.classes() == nullptr && !m.has_pair())
-    matrices[static_cast<std::size_t>(output_tower(depth))] = h * static_cast<double>(m.vocab);
+    matrices[static_cast<std::size_t>(output_tower(depth))] =
+        h * (static_cast<double>(m.vocab) +
+             static_cast<double>(m.mtp_layers) * (static_cast<double>(m.vocab) + 2 * h));
   const std::vector<std::int64_t> times = depth.counts();
   for (std::size_t k = 0; k < times.size(); ++k) {
     const auto n = static_cast<double>(times[k]);

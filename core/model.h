@@ -56,6 +56,12 @@ struct Model {
   bool tied_embeddings = true;
   double embedding_scale = 1;  // of the tokens' rows (Gemma: sqrt(h))
   double logit_soft_cap = 0;   // logits are c tanh(logit / c); 0: as they are
+  // Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): behind the last block, modules that
+  // predict one token further each. Module k joins what the one before came to, normed, with the embedding of
+  // the token that this predicted, through a block like the last one; head and embedding are the model's. The
+  // mean of the modules' losses counts `mtp_loss_scale` beside the model's own.
+  std::int64_t mtp_layers = 0;
+  double mtp_loss_scale = 0.1;
   BlockForm form = BlockForm::kPreNorm;
   std::vector<Input> inputs;  // empty: tokens
   ModelOutput output;
@@ -65,6 +71,8 @@ struct Model {
   bool has_norm_bias() const { return norm == Norm::kLayerNorm && norm_bias.value_or(bias); }
   std::vector<Input> all_inputs() const { return inputs.empty() ? std::vector<Input>{{}} : inputs; }
   bool has_tokens() const;  // among its inputs
+  // Whether what stands behind the last block reads the embedding's weight.
+  bool embeds_at_end() const { return tied_embeddings || mtp_layers > 0; }
   const ClassOutput* classes() const { return std::get_if<ClassOutput>(&output.is); }
   bool has_pair() const { return std::holds_alternative<PairOutput>(output.is); }
   // The embedding bags that it begins with, or null.
@@ -116,6 +124,16 @@ void describe(V& v, Model& m) {
           .min = 0,
           .max = 1e6},
     m.logit_soft_cap);
+  v(Field{.name = "mtp_layers",
+          .help = "modules of multi-token prediction, each of a block like the last one",
+          .min = 0,
+          .max = limits::kMostMtpLayers},
+    m.mtp_layers);
+  v(Field{.name = "mtp_loss_scale",
+          .help = "factor of the mean of their losses, beside the model's own",
+          .min = 0,
+          .max = 10},
+    m.mtp_loss_scale);
   v(declared<ModelBlock>("form"), m.form);
   v(Field{.name = "inputs", .help = "what the towers begin with; absent means tokens", .most = 8}, m.inputs);
   v(Field{.name = "output", .help = "what the model ends in; absent means its vocabulary"}, m.output);
@@ -151,6 +169,18 @@ struct PlainLayers {
   MlpLayer mlp;
 };
 std::optional<PlainLayers> plain_layers(const Model& m);
+// What the ends count as when layers are dealt out so that chunks take as long as each other: embedding and
+// head a layer each. A module of multi-token prediction is a block and a head; of a model with these, the
+// embedding is too little beside them to count.
+struct EndsAsLayers {
+  std::int64_t first = 1, last = 1;
+  std::int64_t sum() const { return first + last; }
+};
+EndsAsLayers ends_as_layers(const Model& m);
+// Layers of each chunk then; and whether all chunks, with what their ends count as, are equal. Precondition:
+// layers and ends fill the chunks. Ends that count as more than a chunk are one without layers.
+std::vector<std::int64_t> lighter_ends(const Model& m, std::int64_t chunks);
+bool lighter_ends_are_equal(const Model& m, std::int64_t chunks);
 // All layers with experts in order, resolved, with the number of their block.
 struct ExpertsAt {
   std::int64_t block = 0;
@@ -209,6 +239,7 @@ void for_each_layer_tokens(const Model& m, const Depth& depth, const std::vector
 
 // Model FLOPs of one sample, forward and backward, no recomputation:
 // 3 * 2 * s * (matrix parameters of blocks + h V) + 3 * L * 4 s^2 a d_h (halved when causal).
+// A module of multi-token prediction is another block, another head and 2 h^2 for what it begins with.
 // Where adapters are trained, frozen products have no weight gradients: 2 * 2 in place of 3 * 2 FLOPs, and
 // those of adapters beside them 3 * 2.
 // For a GPT with f = 4h this is 72 s L h^2 (1 + s/(6h) + V/(12 h L)) (Narayanan et al. 2021, eq. 3 less

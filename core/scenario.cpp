@@ -444,6 +444,13 @@ void check_adapter(const Model& model, const Adapter& adapter, const Cursor& at)
   }
 }
 
+void check_mtp(const Scenario& s, const Cursor& at) {
+  if (s.model.mtp_layers == 0) return;
+  const Cursor field = at.child("model").child("mtp_layers");
+  if (s.training.adapter) field.fail("adapters are trained for the next token alone", "allowed: 0");
+  if (s.training.serves()) field.fail("a served model predicts the next token alone", "allowed: 0");
+}
+
 // A field that would do nothing is a mistake.
 void check_loading(const Loading& l, const Cursor& at) {
   const auto needs = [&](bool given, bool there, const char* field, const char* what, const char* example) {
@@ -487,6 +494,7 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
     at.child("search").child("offload").fail(wrong,
                                              "allowed: no such field, or a cluster whose \"host\" has it");
   check_experts(scenario, at);
+  check_mtp(scenario, at);
   if (scenario.training.adapter)
     check_adapter(scenario.model, *scenario.training.adapter, at.child("training").child("adapter"));
   if (scenario.loading) check_loading(*scenario.loading, at.child("loading"));

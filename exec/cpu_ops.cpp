@@ -544,8 +544,9 @@ void run(const ops::Loss& op, const OpArguments& a) {
   *doubles(a.out[1]) += ref::loss(op.tokens, op.ranks, a.in[0], a.out[0]);
 }
 void run(const ops::LossGrad& op, const OpArguments& a) {
-  kernels::pointwise().loss_grad(loss_shape(op, a.at.tp), a.in[0], a.in[2], ids(a.in[1]),
-                                 static_cast<float>(a.token_weight * a.loss_scale), a.out[0]);
+  kernels::pointwise().loss_grad(
+      loss_shape(op, a.at.tp), a.in[0], a.in[2], ids(a.in[1]),
+      static_cast<float>(op.weight * static_cast<double>(a.token_weight * a.loss_scale)), a.out[0]);
 }
 
 void run(const ops::Dequantise& op, const OpArguments& a) {

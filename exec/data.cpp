@@ -31,8 +31,8 @@ class BuiltIn final : public Dataset {
     const std::uint64_t key = hash_mix(seed_ ^ hash_mix(static_cast<std::uint64_t>(i)));
     const auto v = static_cast<std::uint64_t>(vocabulary_);
     std::uint64_t x = key % v;
-    for (std::size_t t = 0; t < tokens.size(); ++t) {
-      tokens[t] = static_cast<std::int32_t>(x);
+    for (std::size_t t = 0; t < targets.size(); ++t) {
+      if (t < tokens.size()) tokens[t] = static_cast<std::int32_t>(x);
       const bool surprise = hash_mix(key + t) % 16 == 0;
       x = (5 * x + 7 + (surprise ? 1 : 0)) % v;
       targets[t] = static_cast<std::int32_t>(x);
@@ -49,7 +49,7 @@ constexpr std::int64_t kGpt2Vocabulary = 50257;
 
 class File final : public Dataset {
  public:
-  File(const std::string& path, std::int64_t length)
+  File(const std::string& path, std::int64_t length, std::int64_t further)
       : path_(path), file_(path), length_(length), words_(path.ends_with(".bin")) {
     std::int64_t tokens = static_cast<std::int64_t>(file_.bytes());
     if (words_) {
@@ -70,9 +70,10 @@ class File final : public Dataset {
             fmt::format("says that it holds {} tokens, and is {} bytes long", tokens, file_.bytes()));
       }
     }
-    sequences_ = (tokens - 1) / length;
+    sequences_ = (tokens - 1 - further) / length;
     if (sequences_ < 1)
-      throw InputError(path, "", fmt::format("holds {} tokens, less than a sequence of {}", tokens, length));
+      throw InputError(path, "",
+                       fmt::format("holds {} tokens, less than a sequence of {}", tokens, length + further));
   }
 
   std::int64_t sequences() const override { return sequences_; }
@@ -158,15 +159,16 @@ std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, const Model& model) {
   return built_in_data(seed, model.vocab);
 }
 
-std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length) {
-  return std::make_unique<File>(path, sequence_length);
+std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length,
+                                   std::int64_t further) {
+  return std::make_unique<File>(path, sequence_length, further);
 }
 
 std::unique_ptr<Dataset> open_data(const std::string& path, const Model& model, const Training& training) {
   require_data(model);
   if (auto labelled = open_labelled_data(path, model)) return labelled;
   const std::vector<std::int64_t> tokens = tower_tokens(model, training);
-  return open_data(path, std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}));
+  return open_data(path, std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}), model.mtp_layers);
 }
 
 // Sequences for token inputs, images for one of patches, events for bags: no dataset holds two of them.
@@ -225,7 +227,7 @@ Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape, cons
       else
         slot.batch.inputs.back().tokens.resize(all(n));
     }
-    slot.batch.targets.resize(all(shape.of == Shape::Of::kTokens ? shape.inputs.back() : 1));
+    slot.batch.targets.resize(all(shape.targets()));
   }
   try {
     for (std::int64_t worker = 0; worker < options.workers; ++worker)
@@ -280,7 +282,7 @@ void Loader::fill(std::int64_t number, Desk& desk, Batch& batch) {
       std::copy_n(desk.tokens.begin() + first, length, batch.inputs[k].tokens.begin() + i * length);
       first += length;
     }
-    const std::int64_t predicted = shape_.inputs.back();
+    const std::int64_t predicted = shape_.targets();
     std::copy_n(desk.targets.end() - predicted, predicted, batch.targets.begin() + i * predicted);
   }
 }
@@ -315,7 +317,7 @@ void Loader::wait_as_emulated(std::int64_t sample, bool first_epoch, Desk& desk)
 void Loader::work(std::int64_t worker) {
   Desk desk;
   desk.tokens.resize(static_cast<std::size_t>(shape_.length()));
-  desk.targets.resize(desk.tokens.size());
+  desk.targets.resize(desk.tokens.size() + static_cast<std::size_t>(shape_.further));
   const std::int64_t ahead = options_.workers * options_.prefetch;
   std::int64_t next = 0;
   std::unique_lock lock(mutex_);

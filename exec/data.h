@@ -33,7 +33,8 @@ class Dataset {
   // of more than 64 MiB the checksum is that of 1,024 blocks of 64 KiB, evenly spread from the first to the
   // last. The built-in corpus is named without its seed.
   virtual std::string identity() const = 0;
-  // Sequence i: its tokens, and each one's successor. Thread-safe. Throws Error naming the file when it holds
+  // Sequence i: its tokens, and each one's successor; of more targets than tokens, the last ones are the
+  // successors of these. Thread-safe. Throws Error naming the file when it holds
   // a token outside the vocabulary.
   virtual void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
   // Image i: the values of its patches one after the other, each by channel, row and column, and its class.
@@ -52,7 +53,9 @@ std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, const Model& model);
 // tokens, ..}, then 16-bit tokens); anything else is text, a token per byte. Read as it is needed, never
 // whole. Throws InputError when it cannot be read, is damaged, or is shorter than a sequence; reading throws
 // Error when the file has become shorter since.
-std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length);
+// `further`: tokens behind a sequence and its last successor that are read with it.
+std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length,
+                                   std::int64_t further = 0);
 // What the model takes of a file: sequences as above, or images. A file of images is a record for each: a
 // byte with its class, and a byte for each value, by channel, row and column (CIFAR-10's binary format).
 // A file of events is a record for each: 32-bit integers, the ids and then the label.
@@ -96,6 +99,8 @@ class Loader {
     std::vector<std::int64_t> inputs;
     // Or inputs are no tokens, but an image of so many values, or so many ids; the target is its label.
     enum class Of : std::uint8_t { kTokens, kImages, kIds } of = Of::kTokens;
+    std::int64_t further = 0;  // targets of a sequence beyond those of its tokens
+    std::int64_t targets() const { return of == Of::kTokens ? inputs.back() + further : 1; }
     std::int64_t length() const { return std::accumulate(inputs.begin(), inputs.end(), std::int64_t{0}); }
     std::int64_t count() const { return micro_batch * micro_batches; }
   };
@@ -107,8 +112,8 @@ class Loader {
       std::vector<std::int32_t> tokens;  // or ids
       std::vector<float> values;         // of images
     };
-    std::vector<Input> inputs;  // each [micro-batches, micro-batch, of a sample]
-    std::vector<std::int32_t> targets;
+    std::vector<Input> inputs;          // each [micro-batches, micro-batch, of a sample]
+    std::vector<std::int32_t> targets;  // [micro-batches, micro-batch, Shape::targets()]
   };
   // The batch of a step, until the next call; asking for the first one, or for one out of order, starts the
   // preparation of those that follow it. Rethrows what reading threw.

@@ -223,11 +223,13 @@ int Job::stopped_by() const {
 StepReport Job::combine(bool validated) {
   exchange_.all_gather("step", record_, records_);
   StepReport report;
+  report.mtp_loss.resize(static_cast<std::size_t>(program_.model.mtp_layers));
   double validation = 0, waited = 0;
   for (std::size_t r = 0; r < records_.size(); ++r) {
     const Record& of = records_[r];
     if (program_.mesh.coordinate(static_cast<std::int64_t>(r), "tp") == 0) {
       report.loss += of.result.loss;
+      for (std::size_t k = 0; k < report.mtp_loss.size(); ++k) report.mtp_loss[k] += of.result.mtp_loss[k];
       validation += of.validation_loss;
     }
     waited += of.result.times.waited_s;
@@ -241,6 +243,7 @@ StepReport Job::combine(bool validated) {
   if (watch_) watch_->end_step(report.seconds);
   const auto rows = static_cast<double>(program_.rows_of_loss * program_.plan.islands);
   report.loss /= rows;
+  for (double& loss : report.mtp_loss) loss /= rows;
   report.gradient_norm = records_[0].result.gradient_norm;
   report.loss_scale = records_[0].result.loss_scale;
   report.skipped = records_[0].result.skipped;

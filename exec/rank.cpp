@@ -32,6 +32,7 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
   if (!class_.feeds.empty()) {
     const Plan& p = program.plan;
     Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.replica, p.replicas(), {}};
+    shape.further = program.model.mtp_layers;
     for (const program::Feed& f : program::feeds_of(program.model, program.training)) {
       if (f.input < 0) continue;
       shape.inputs.push_back(f.elements);
@@ -156,11 +157,13 @@ void Rank::load(Loader* loader, std::int64_t number) {
     const std::span<const std::int32_t> from =
         f.input < 0 ? batch.targets : batch.inputs[static_cast<std::size_t>(f.input)].tokens;
     const std::int64_t tokens = f.local_elements(program_.plan);
+    const std::int64_t stride = f.elements + (f.input < 0 ? program_.model.mtp_layers : 0);
     const kernels::TokenShare share = place_.at.token_share(tokens);
     for (std::int64_t m = 0; m < program_.plan.micro_batches; ++m) {
       own_tokens_.clear();
       for (std::int64_t s = 0; s < program_.plan.micro_batch; ++s) {
-        const std::int32_t* const sample = from.data() + (m * program_.plan.micro_batch + s) * f.elements;
+        const std::int32_t* const sample =
+            from.data() + (m * program_.plan.micro_batch + s) * stride + f.further;
         const auto copy = [&](std::int64_t row, std::int64_t count) {
           own_tokens_.insert(own_tokens_.end(), sample + share.position(row),
                              sample + share.position(row) + count);
@@ -325,10 +328,19 @@ Rank::StepResult Rank::run(const Pass& pass) {
   StepResult out;
   const auto at = [&](std::int32_t buffer) { return place_.offset({buffer}, 0); };
   const bool has_loss = class_.loss >= 0, has_norm = class_.gradient_norm >= 0;
-  if (has_loss) executor_->write(at(class_.loss), std::as_bytes(std::span(&out.loss, 1)));
+  const auto loss_of = [&](std::size_t k) { return at(k == 0 ? class_.loss : class_.mtp_losses[k - 1]); };
+  const auto losses = [&](auto use) {
+    for (std::size_t k = 0; has_loss && k <= class_.mtp_losses.size(); ++k)
+      use(loss_of(k), k == 0 ? out.loss : out.mtp_loss[k - 1]);
+  };
+  losses([&](std::int64_t offset, double& value) {
+    executor_->write(offset, std::as_bytes(std::span(&value, 1)));
+  });
   out.times = executor_->run(pass);
   GradientNorm norm{};
-  if (has_loss) executor_->read(at(class_.loss), std::as_writable_bytes(std::span(&out.loss, 1)));
+  losses([&](std::int64_t offset, double& value) {
+    executor_->read(offset, std::as_writable_bytes(std::span(&value, 1)));
+  });
   if (has_norm) executor_->read(at(class_.gradient_norm), std::as_writable_bytes(std::span(&norm, 1)));
   // An executor that checks while it goes on has said so already, and where.
   const auto require_finite = [&](double value, const char* what) {
@@ -337,6 +349,7 @@ Rank::StepResult Rank::run(const Pass& pass) {
                             coordinates_text(program_.mesh, place_.rank)));
   };
   require_finite(out.loss, "loss");
+  for (const double loss : out.mtp_loss) require_finite(loss, "loss of multi-token prediction");
   if (!program_.training.scales_loss()) require_finite(norm.norm, "gradient norm");
   out.gradient_norm = norm.norm;
   out.skipped = norm.overflowed != 0;

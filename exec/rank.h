@@ -28,7 +28,8 @@ class Rank {
   // Fills the arena: parameters, and zeros.
   void initialise();
   struct StepResult {
-    double loss = 0;           // sum over this rank's tokens on the last stage, zero elsewhere
+    double loss = 0;  // sum over this rank's tokens on the last stage, zero elsewhere
+    std::array<double, limits::kMostMtpLayers> mtp_loss{};  // likewise, of modules of multi-token prediction
     double gradient_norm = 0;  // of all gradients, before clipping; zero when it is not measured
     double loss_scale = 0;     // zero when the loss is not scaled
     bool skipped = false;      // gradients overflowed: no parameter was changed

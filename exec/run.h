@@ -30,11 +30,12 @@ class MemoryCheckpoints;
 struct Weights;
 
 struct StepReport {
-  double loss = 0;           // mean over the tokens of the global batch
-  double gradient_norm = 0;  // before clipping; 0 when the training does not clip
-  double seconds = 0;        // without validation
-  double loss_scale = 0;     // that the step used; 0 when the loss is not scaled (only fp16 needs it)
-  bool skipped = false;      // gradients overflowed: no parameter was changed
+  double loss = 0;               // mean over the tokens of the global batch
+  std::vector<double> mtp_loss;  // likewise, of each module of multi-token prediction, unscaled
+  double gradient_norm = 0;      // before clipping; 0 when the training does not clip
+  double seconds = 0;            // without validation
+  double loss_scale = 0;         // that the step used; 0 when the loss is not scaled (only fp16 needs it)
+  bool skipped = false;          // gradients overflowed: no parameter was changed
   // Why the checkpoint of a step, this or an earlier one, was not written; empty: it was, or none was due.
   std::string unsaved;
   std::int64_t unsaved_step = 0;  // steps that it would have had done

@@ -31,17 +31,6 @@ std::vector<T> listed_or(const std::vector<T>& listed, std::vector<T> otherwise)
   return listed.empty() ? std::move(otherwise) : listed;
 }
 
-// Embedding and head count as a layer each when layers are dealt out, so the ends hold fewer.
-std::vector<std::int64_t> lighter_ends(std::int64_t layers, std::int64_t chunks) {
-  std::vector<std::int64_t> out(static_cast<std::size_t>(chunks), (layers + 2) / chunks);
-  // The remainder goes to the middle.
-  for (std::int64_t extra = (layers + 2) % chunks, c = 1; extra > 0; --extra, ++c)
-    ++out[static_cast<std::size_t>(c % chunks)];
-  --out.front();
-  --out.back();
-  return out;
-}
-
 // Whether stages are of nearly the same size: the largest is at most a ninth above the mean, and fewer stages
 // would have larger ones. A depth that fills its stages on few devices does so on many.
 bool fills(std::int64_t layers, std::int64_t stages) {
@@ -240,7 +229,9 @@ Space::Space(const Problem& problem)
                 for (const std::int64_t islands : all.islands) {
                   for (const std::int64_t chunks : all.loss_chunks) {
                     Outer o{t, b, context, ep, etp, exchange, order, sp, islands, chunks};
-                    if (program::loss_problem(m, problem.scenario.training, o.plan())) continue;
+                    if (program::loss_problem(m, problem.scenario.training, o.plan()) ||
+                        program::mtp_problem(m, o.plan()))
+                      continue;
                     const double room = loads.room(sim::shared_experts(o.plan(), problem.scenario.training));
                     if (room > 1) o.expert_room = room;
                     outer_.push_back(o);
@@ -255,6 +246,12 @@ Space::Space(const Problem& problem)
   }
   pp_ = std::move(all.pp);
   zero_ = std::move(all.zero);
+  if (s.zero.empty())
+    std::erase_if(zero_, [&](std::int64_t z) { return program::mtp_problem(m, {.zero = z}); });
+  for (std::size_t i = 0; i < s.zero.size(); ++i) {
+    if (const auto wrong = program::mtp_problem(m, {.zero = s.zero[i]}))
+      problem.at.child("search").child("zero").child(i).fail(wrong->why, wrong->allowed);
+  }
   for (std::size_t i = 0; i < s.schedule.size(); ++i) {
     if (s.schedule[i] != Schedule::kListed) continue;
     problem.at.child("search")
@@ -438,7 +435,7 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
       vpps = s.vpp;
       if (vpps.empty()) {
         for (std::int64_t v = 2; v * p.pp <= m.layers; ++v) {
-          if (m.layers % (v * p.pp) == 0 || (m.layers + 2) % (v * p.pp) == 0) vpps.push_back(v);
+          if (m.layers % (v * p.pp) == 0 || lighter_ends_are_equal(m, v * p.pp)) vpps.push_back(v);
         }
       }
     }
@@ -453,13 +450,15 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
       const bool possible = chunks <= m.layers && m.layers * p.micro_batches <= program::kMostLayerRuns &&
                             program::schedule_problem(p.schedule, p.pp, v, p.micro_batches).empty();
       for (const bool light : {false, true}) {
-        if (light && (p.pp == 1 || m.layers + 2 < 2 * chunks)) continue;
+        if (light && (p.pp == 1 || m.layers + ends_as_layers(m).sum() < 2 * chunks)) continue;
         // Interleaved chunks are equal, as Megatron wants them: unequal ones stall each other.
-        if (p.schedule == Schedule::kInterleaved && (m.layers + (light ? 2 : 0)) % chunks != 0) continue;
+        if (p.schedule == Schedule::kInterleaved &&
+            !(light ? lighter_ends_are_equal(m, chunks) : m.layers % chunks == 0))
+          continue;
         p.chunk_layers.clear();
         if (light) {
           const auto even = layers_by_chunk(p, m.layers);
-          p.chunk_layers = lighter_ends(m.layers, chunks);
+          p.chunk_layers = lighter_ends(m, chunks);
           if (p.chunk_layers == even) continue;  // the same plan
         }
         // By zero and shards, whatever is recomputed: whether it may fit, and whether it is too slow even if

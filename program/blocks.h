@@ -24,9 +24,14 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& layer
 Branch project(Builder& g, const std::string& base, std::int64_t width, bool bias, ValueId context);
 
 // The model's ends: what its inputs make of their data, and the head with the loss. The embedding's weight,
-// positions, the head's norm and its weight are a piece each.
+// positions, the head's norm and its weight are a piece each. `further`: the head of a module of multi-token
+// prediction, for tokens that many further; its weight is the model's.
 Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s);
-Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s);
+Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s, std::int64_t further = 0);
+// What the block of such a module begins with: W_h norm(h) + W_e norm(embedding of the token before the one
+// that it predicts), of what the head before it came to, h, normed. The two matrices are halves of the
+// paper's one. The embedding's weight is the first parameter, and a piece of its own.
+Graph mtp_input(const Model& m, const Plan& p, const Training& t, const Stack& s, std::int64_t further);
 // Where rows go through the loss in parts (Plan::loss_chunks), the head ends behind its norm, and this is the
 // rest of it, for one part of the rows.
 inline bool loss_is_apart(const Plan& p, const Training& t) {

@@ -233,6 +233,26 @@ std::optional<PlanProblem> offload_problem(const Plan& p, const Training& t) {
   return {};
 }
 
+std::optional<PlanProblem> mtp_problem(const Model& m, const Plan& p) {
+  if (m.mtp_layers == 0) return {};
+  if (p.zero >= 2) {
+    return PlanProblem{
+        "zero",
+        "modules of multi-token prediction read the head's weight several times, whose gradient "
+        "ZeRO-2 and 3 reduce at once",
+        "allowed: 0, 1"};
+  }
+  if (p.loss_chunks > 1)
+    return PlanProblem{"loss_chunks", "modules of multi-token prediction take a loss each, whole",
+                       "allowed: 1"};
+  if (p.update_in_backward) {
+    return PlanProblem{"update_in_backward",
+                       "modules of multi-token prediction read the head's weight several times",
+                       "allowed: false"};
+  }
+  return {};
+}
+
 std::optional<PlanProblem> loss_problem(const Model& m, const Training& t, const Plan& p) {
   if (p.loss_chunks == 1) return {};
   const auto problem = [](std::string why, std::string allowed) {
@@ -444,6 +464,7 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
                                       below + step)
                         : fmt::format("allowed with this micro-batch and dp: a batch of {}", step));
   }
+  if (const auto problem = mtp_problem(m, p)) at.child(problem->field).fail(problem->why, problem->allowed);
   if (const auto problem = loss_problem(m, t, p))
     at.child(problem->field).fail(problem->why, problem->allowed);
   if (const auto problem = update_problem(t, p))

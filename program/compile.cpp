@@ -23,6 +23,13 @@ namespace {
 struct Graphs {
   Graph embedding, head, loss;  // the last where it is apart from the head
   std::vector<Graph> blocks;    // by Depth::kinds
+  std::vector<Graph> mtp_inputs, mtp_heads;
+};
+
+// A parameter of a block that is another block's too; -1: none.
+struct Shared {
+  std::size_t which = 0;
+  std::int32_t is = -1;
 };
 
 class ClassCompiler {
@@ -98,27 +105,37 @@ class ClassCompiler {
     }
     if (c.global == last_chunk()) {
       // A tied weight is the embedding's; two stages exchange its gradient.
-      const bool tied = ends_.tied_here(model_), apart = loss_is_apart(plan_, e_.training);
-      c.head = add_block(c, graphs_.head, "", -1, tied && !apart);
-      if (apart) c.loss = add_block(c, graphs_.loss, "", -1, tied);
-      if (ends_.tied_across(model_)) {
-        tied_ = (apart ? c.loss : c.head)->block.parameters.back();
-        rank_.parameters[static_cast<std::size_t>(tied_)].name = "embedding/weight";
+      const bool apart = loss_is_apart(plan_, e_.training);
+      const auto last_of = [](const Graph& g) { return g.parameters.size() - 1; };
+      const Shared head{last_of(apart ? graphs_.loss : graphs_.head), model_.tied_embeddings ? tied_ : -1};
+      c.head = add_block(c, graphs_.head, "", -1, apart ? Shared{} : head);
+      if (apart) c.loss = add_block(c, graphs_.loss, "", -1, head);
+      if (model_.tied_embeddings) tied_ = (apart ? c.loss : c.head)->block.parameters.back();
+      for (std::size_t k = 0; k < graphs_.mtp_heads.size(); ++k) {
+        const std::int32_t weight = c.head->block.parameters.back();
+        const std::string prefix = fmt::format("mtp{}/", k);
+        const auto layer = static_cast<std::int32_t>(model_.layers + static_cast<std::int64_t>(k));
+        MtpBlocks& m = c.mtp.emplace_back();
+        m.input = add_block(c, graphs_.mtp_inputs[k], prefix, layer, {0, tied_});
+        tied_ = m.input.block.parameters.front();
+        m.block = add_block(c, graphs_.blocks[depth_.kind_index(layer)], prefix, layer);
+        m.head = add_block(c, graphs_.mtp_heads[k], prefix, -1, {last_of(graphs_.mtp_heads[k]), weight});
       }
+      if (ends_.tied_across(model_))
+        rank_.parameters[static_cast<std::size_t>(tied_)].name = "embedding/weight";
     }
   }
 
-  // `tied`: its last parameter is the embedding's.
   ChunkBlock add_block(Chunk& c, const Graph& graph, std::string prefix, std::int32_t layer,
-                       bool tied = false) {
+                       Shared shared = {}) {
     ChunkBlock out;
     out.block.graph = &graph;
     out.block.layer = layer;
     out.first_piece = static_cast<std::int32_t>(c.pieces.size());
     for (std::size_t i = 0; i < graph.parameters.size(); ++i) {
-      if (tied && i + 1 == graph.parameters.size()) {
-        out.block.parameters.push_back(tied_);
-        break;
+      if (i == shared.which && shared.is >= 0) {
+        out.block.parameters.push_back(shared.is);
+        continue;
       }
       const auto index = static_cast<std::int32_t>(rank_.parameters.size());
       if (i == 0 || graph.piece_of[i] != graph.piece_of[i - 1])
@@ -165,6 +182,11 @@ class ClassCompiler {
     std::vector<Towers> inputs;              // before each layer
     std::vector<Tensors> layers;
     Tensors embedding, head;
+    struct Mtp {
+      Towers before;  // the block
+      Tensors input, block, head;
+    };
+    std::vector<Mtp> mtp;
   };
   // A block's backward, whose weight gradients may come later.
   struct Backward {
@@ -204,9 +226,9 @@ class ClassCompiler {
       case Port::Is::kInput:
         return state_->buffer(Held::kInput, static_cast<std::size_t>(p.number));
       case Port::Is::kTargets:
-        return state_->buffer(Held::kTargets);
+        return state_->buffer(Held::kTargets, static_cast<std::size_t>(p.number));
       case Port::Is::kLoss:
-        return state_->buffer(Held::kLoss);
+        return state_->buffer(Held::kLoss, static_cast<std::size_t>(p.number));
       case Port::Is::kCache:
         break;
     }
@@ -271,6 +293,13 @@ class ClassCompiler {
       kept.head = forward(*c.head, towers);
     else
       send(send_, "pipeline/send", c.global + 1, towers);
+    for (const MtpBlocks& m : c.mtp) {
+      Left::Mtp& of = kept.mtp.emplace_back();
+      of.input = forward(m.input, towers);
+      of.before = towers;
+      of.block = forward(m.block, towers);
+      of.head = forward(m.head, towers);
+    }
     return kept;
   }
 
@@ -347,6 +376,25 @@ class ClassCompiler {
     }
     hand_over("pipeline/grad-handover", d);
     if (c.loss) emit_loss(c, kept.head.outputs.front(), d, trained.back(), last);
+    for (std::size_t k = c.mtp.size(); k-- > 0;) {
+      const MtpBlocks& m = c.mtp[k];
+      const Left::Mtp& of = kept.mtp[k];
+      const std::vector<bool> all(boundary_.size(), true);
+      const auto back = [&](const ChunkBlock& b, const Tensors& t) {
+        state_->need(b);
+        out.push_back(backward(b, t, d, anywhere, all));
+        if (!split()) state_->synchronise(c, b, last);
+      };
+      back(m.head, of.head);
+      std::vector<Tensors> block{of.block};
+      const std::size_t next = e_.emitted();
+      // With the chunk's last layer.
+      if (recomputes(c, c.layers.empty() ? 0 : c.layers.size() - 1))
+        recompute(std::span(&m.block, 1), of.before, block);
+      begin_when_there(next, d[static_cast<std::size_t>(depth_.towers_of(m.block.block.layer).own)]);
+      back(m.block, block.front());
+      back(m.input, of.input);
+    }
     if (c.head) {
       state_->need(*c.head);
       out.push_back(backward(*c.head, kept.head, d, anywhere, trained.back()));
@@ -366,13 +414,12 @@ class ClassCompiler {
       end = first;
       if (top == first) continue;
       const std::size_t next = e_.emitted();
-      recompute_group(c, kept, first, top, tensors);
-      // Recomputation starts when the gradient is there, as autograd engines do it. Some blocks have nothing
-      // to repeat selectively.
-      if (next < e_.emitted()) {
-        const TowerIndex own = depth_.towers_of(c.layers[top - 1].block.layer).own;
-        e_.first_compute_op(next).wait_for({d[static_cast<std::size_t>(own)]});
+      if (recomputes(c, first)) {
+        recompute(std::span(c.layers).subspan(first, top - first), kept.inputs[first],
+                  std::span(tensors).subspan(first, top - first));
       }
+      begin_when_there(next,
+                       d[static_cast<std::size_t>(depth_.towers_of(c.layers[top - 1].block.layer).own)]);
       for (std::size_t l = top; l-- > first;) {
         if (!backs(l)) continue;
         state_->need(c.layers[l]);
@@ -429,17 +476,24 @@ class ClassCompiler {
     state_->synchronise(c, *c.loss, last);
   }
 
-  void recompute_group(Chunk& c, const Left& kept, std::size_t first, std::size_t end,
-                       std::vector<Tensors>& tensors) {
-    if (plan_.recompute == Recompute::kNone) return;
+  // Whether the backward of a chunk's layer repeats something.
+  bool recomputes(const Chunk& c, std::size_t layer) const {
+    if (plan_.recompute != Recompute::kFull) return plan_.recompute == Recompute::kSelective;
+    return std::cmp_less(layer, recomputed_layers(plan_, c.global, std::ssize(c.layers)));
+  }
+  // From what towers were before the first of these blocks.
+  void recompute(std::span<const ChunkBlock> blocks, Towers towers, std::span<Tensors> tensors) {
     if (plan_.recompute == Recompute::kSelective) {
-      if (!e_.repeats_selectively(c.layers[first].block)) return;
-      state_->need(c.layers[first]);
-      return e_.repeat_selectively(c.layers[first].block, tensors[first]);
+      if (!e_.repeats_selectively(blocks.front().block)) return;
+      state_->need(blocks.front());
+      return e_.repeat_selectively(blocks.front().block, tensors.front());
     }
-    if (std::cmp_greater_equal(first, recomputed_layers(plan_, c.global, std::ssize(c.layers)))) return;
-    Towers towers = kept.inputs[first];
-    for (std::size_t l = first; l < end; ++l) tensors[l] = forward(c.layers[l], towers, true);
+    for (std::size_t l = 0; l < blocks.size(); ++l) tensors[l] = forward(blocks[l], towers, true);
+  }
+  // Recomputation, from op `next` on, starts when the gradient is there, as autograd engines do it. Some
+  // blocks have nothing to repeat.
+  void begin_when_there(std::size_t next, std::int32_t gradient) {
+    if (next < e_.emitted()) e_.first_compute_op(next).wait_for({gradient});
   }
 
   void make_steps(const std::vector<Slot>& slots) {
@@ -515,7 +569,11 @@ Program compile_stages(const Model& model, const Plan& plan, const Training& tra
   program.communication = communication_of(program.mesh);
   program.rows_of_loss = training.global_batch / plan.islands * loss_rows(model, training);
   const Depth depth = depth_of(model);
-  Graphs graphs{embedding(model, plan, training, stack), head(model, plan, training, stack), {}, {}};
+  Graphs graphs{embedding(model, plan, training, stack), head(model, plan, training, stack), {}, {}, {}, {}};
+  for (std::int64_t k = 1; k <= model.mtp_layers; ++k) {
+    graphs.mtp_inputs.push_back(mtp_input(model, plan, training, stack, k));
+    graphs.mtp_heads.push_back(head(model, plan, training, stack, k));
+  }
   if (loss_is_apart(plan, training)) graphs.loss = part_of_loss(model, plan, training, stack);
   for (std::size_t k = 0; k < depth.kinds.size(); ++k) {
     graphs.blocks.push_back(

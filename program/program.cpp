@@ -20,7 +20,8 @@ std::vector<Feed> feeds_of(const Model& model, const Training& training) {
       f.type = training.activation_type();
     }
   }
-  out.push_back({.elements = loss_rows(model, training)});
+  for (std::int32_t k = 0; k <= model.mtp_layers; ++k)
+    out.push_back({.further = k, .elements = loss_rows(model, training)});
   return out;
 }
 

@@ -316,6 +316,7 @@ struct Unit {
 // What a data loader gives a stage for each sample.
 struct Feed {
   std::int32_t input = -1;    // of the model, which it is the data of; -1: the targets
+  std::int32_t further = 0;   // of those, so many tokens further (Model::mtp_layers)
   std::int64_t elements = 0;  // of a sample
   std::int64_t columns = 1;   // of a row of them; tensor ranks share the columns where there are several
   DType type = DType::kInt32;
@@ -339,6 +340,7 @@ struct RankClass {
   std::vector<std::int32_t> in_flight;         // per local chunk
   std::vector<Feed> feeds;                     // of the stage
   std::int32_t loss = -1, gradient_norm = -1;  // buffers; -1: the stage has none
+  std::vector<std::int32_t> mtp_losses;        // of the modules of multi-token prediction, in order
   // Peak memory of a rank. `logical` is the most that is live at once; `arena` is what the engine
   // allocates; `at_peak` splits the logical peak by class.
   Bytes logical_peak, arena_peak;
@@ -394,6 +396,8 @@ struct PlanProblem {
 std::optional<PlanProblem> experts_problem(const Plan& plan);
 // Of what lies in the hosts' memory, in the fields of `offload`; "": of the object.
 std::optional<PlanProblem> offload_problem(const Plan& plan, const Training& training);
+// Of modules of multi-token prediction.
+std::optional<PlanProblem> mtp_problem(const Model& model, const Plan& plan);
 // Of the parts that rows go through the loss in.
 std::optional<PlanProblem> loss_problem(const Model& model, const Training& training, const Plan& plan);
 // Of updates in the backward pass.

@@ -169,7 +169,7 @@ SharedExperts shared_experts(const Plan& plan, const Training& training) {
 
 ExpertLoads::ExpertLoads(const Model& model, const Training& training) : load_(training.expert_load) {
   if (!load_) return;
-  blocks_ = depth_of(model).blocks();
+  blocks_ = depth_of(model).blocks() + model.mtp_layers;
   layers_ = experts_of(model);
 }
 

@@ -437,9 +437,9 @@ void run(const ops::Loss& op, const CudaOp& a) {
                static_cast<float*>(a.out[0]), static_cast<double*>(a.out[1]), a.workspace);
 }
 void run(const ops::LossGrad& op, const CudaOp& a) {
-  const auto rows = static_cast<float>(a.place.program.rows_of_loss);
+  const auto weight = static_cast<float>(op.weight / static_cast<double>(a.place.program.rows_of_loss));
   device::loss_grad(a.stream, a.in_type[0], loss_shape(op, a.tp_rank()), a.in[0],
-                    static_cast<const float*>(a.in[2]), ids(a.in[1]), 1.0F / rows, &a.scalars->loss_scale,
+                    static_cast<const float*>(a.in[2]), ids(a.in[1]), weight, &a.scalars->loss_scale,
                     a.out[0]);
 }
 void run(const ops::Dequantise& op, const CudaOp& a) {

@@ -78,6 +78,8 @@ constexpr std::array kBridgeFields{
     BridgeField{"add-qkv-bias", "model", "add_qkv_bias", Form::kTrue},
     BridgeField{"untie-embeddings-and-output-weights", "model", "share_embeddings_and_output_weights",
                 Form::kFalse},
+    BridgeField{"mtp-num-layers", "model", "mtp_num_layers", Form::kNumber},
+    BridgeField{"mtp-loss-scaling-factor", "model", "mtp_loss_scaling_factor", Form::kNumber},
     BridgeField{"make-vocab-size-divisible-by", "model", "make_vocab_size_divisible_by", Form::kNumber},
     BridgeField{"padded-vocab-size", "model", "vocab_size", Form::kNumber},
     BridgeField{"attention-dropout", "model", "attention_dropout", Form::kNumber},

@@ -48,6 +48,10 @@ void add_model(Fields& x, const Model& m, const Cursor& at) {
   x.add("mlp_activations", "\"['silu','linear']\"");
   x.add("use_qk_norm", a.qk_norm);
   x.add("logits_via_embedding", m.tied_embeddings);
+  if (m.mtp_layers > 0) {
+    x.add("mtp_num_layers", m.mtp_layers);
+    x.add("mtp_loss_scaling_factor", m.mtp_loss_scale);
+  }
   x.add("rope_max_timescale", static_cast<std::int64_t>(a.rotary.base));
   x.add("rope_type", a.rotary.scaling == RotaryScaling::kLlama3 ? "llama3.1" : "default");
 }

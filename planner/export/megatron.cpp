@@ -334,6 +334,10 @@ void add_model(Arguments& x, const Model& m, const Training& t, const Plan& p) {
   x.add_if(layers.attention && layers.attention->qk_norm, "qk-layernorm");
   add_experts(x, layers);
   x.add_if(!m.tied_embeddings, "untie-embeddings-and-output-weights");
+  if (m.mtp_layers > 0) {
+    x.add("mtp-num-layers", m.mtp_layers);
+    x.add("mtp-loss-scaling-factor", m.mtp_loss_scale);
+  }
   // Rows that only fill the tensor ranks' shares up, and no others.
   x.add("make-vocab-size-divisible-by", 1);
   x.add("padded-vocab-size", (m.vocab + p.tp - 1) / p.tp * p.tp);
@@ -344,24 +348,24 @@ void add_model(Arguments& x, const Model& m, const Training& t, const Plan& p) {
 
 // --- the plan ---------------------------------------------------------------------------------------
 
-// Layers of each chunk in model order: E embedding, t layer, L loss.
-std::string chunks(const std::vector<std::int64_t>& layers) {
+// Layers of each chunk in model order: E embedding, t layer, m module of multi-token prediction, L loss.
+std::string chunks(const std::vector<std::int64_t>& layers, std::int64_t mtp) {
   std::string out = "\"E";
   for (std::size_t c = 0; c < layers.size(); ++c) out += fmt::format("{}t*{}", c > 0 ? "|" : "", layers[c]);
-  return out + "L\"";
+  return out + std::string(static_cast<std::size_t>(mtp), 'm') + "L\"";
 }
 
 bool sharded_parameters(const Plan& p) {
   return p.copies() > 1 && p.zero >= 2;
 }
 
-void add_pipeline(Arguments& x, const Plan& p, std::int64_t layers) {
+void add_pipeline(Arguments& x, const Plan& p, const Model& m) {
   x.add("pipeline-model-parallel-size", p.pp);
-  const auto by_chunk = layers_by_chunk(p, layers);
+  const auto by_chunk = layers_by_chunk(p, m.layers);
   const bool equal =
       std::adjacent_find(by_chunk.begin(), by_chunk.end(), std::not_equal_to<>()) == by_chunk.end();
   if (!equal)
-    x.add("pipeline-model-parallel-layout", chunks(by_chunk));
+    x.add("pipeline-model-parallel-layout", chunks(by_chunk, m.mtp_layers));
   else if (p.vpp > 1)
     x.add("num-virtual-stages-per-pipeline-rank", p.vpp);
   x.add_if(placement(p, p.rank_order) != placement(p, RankOrder::kTpDpPp), "use-tp-pp-dp-mapping");
@@ -416,7 +420,7 @@ void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
   x.add_if(p.sequence_parallel && p.tp > 1, "sequence-parallel");
   add_context(x, p);
   add_expert_ranks(x, p);
-  add_pipeline(x, p, problem.scenario.model.layers);
+  add_pipeline(x, p, problem.scenario.model);
   add_replicas(x, p, problem.stack.overlap_grad_reduce);
   if (p.offloaded_optimizer() > 0) {
     x.add("optimizer-cpu-offload");

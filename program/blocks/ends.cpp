@@ -176,11 +176,13 @@ Logits logits_of(Builder& g, ValueId n) {
 }
 
 // Of so many rows on each rank.
-void loss_of(Builder& g, const Logits& logits, ValueId targets, std::int64_t rows) {
+void loss_of(Builder& g, const Logits& logits, ValueId targets, std::int64_t rows, std::int64_t further = 0) {
   const std::int64_t all_rows = rows * g.plan.cp;
   const Parameter& w = g.parameter(logits.weight);
   const std::int64_t columns = w.rows;
-  const ValueId loss = g.port("loss", Port::Is::kLoss, 0, 1, 1, {}, DType::kFloat64);
+  const ValueId loss =
+      g.port("loss", Port::Is::kLoss, static_cast<std::int32_t>(further), 1, 1, {}, DType::kFloat64);
+  const double weight = further == 0 ? 1 : g.model.mtp_loss_scale / static_cast<double>(g.model.mtp_layers);
   const ops::LogitsShape shape{rows, w.local_rows, g.model.head_rows()};
   const LossKeeps keeps = g.stack.loss_keeps;
   const auto of_logits = [&](const char* name) {
@@ -200,7 +202,8 @@ void loss_of(Builder& g, const Logits& logits, ValueId targets, std::int64_t row
     made.push_back(keeps == LossKeeps::kBoth ? of_logits("head/log_probabilities")
                                              : g.taken_over(found[1], 1));
   }
-  g.node("loss", ops::Loss{shape, g.ranks}, std::move(reads), std::move(made)).also = {logits.value, targets};
+  g.node("loss", ops::Loss{shape, g.ranks, weight}, std::move(reads), std::move(made)).also = {logits.value,
+                                                                                               targets};
 }
 
 }  // namespace
@@ -213,7 +216,7 @@ Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s
   return g.finish();
 }
 
-Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
+Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s, std::int64_t further) {
   Builder g(m, p, t, s, Builder::Part::kEnd);
   if (m.has_pair()) return pair_head(g);
   const TowerIndex tower = output_tower(depth_of(m));
@@ -225,16 +228,40 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
     return g.finish();
   }
   const std::int64_t rows = classes != nullptr ? g.micro_batch : g.tokens;
-  const ValueId targets = g.port("targets", Port::Is::kTargets, 0, rows * p.cp, 1, {}, DType::kInt32);
+  const ValueId targets = g.port("targets", Port::Is::kTargets, static_cast<std::int32_t>(further),
+                                 rows * p.cp, 1, {}, DType::kInt32);
   if (t.serves()) x = last_tokens(g, x);
   ValueId n = g.norm("head/norm", x);
+  if (further < m.mtp_layers) g.output(tower, n);
   if (classes != nullptr) n = pooled(g, *classes, n);
   g.begin_piece();
   const Logits logits = logits_of(g, n);
   if (t.serves())
     choose(g, logits.value, g.parameter(logits.weight), targets);
   else
-    loss_of(g, logits, targets, rows);
+    loss_of(g, logits, targets, rows, further);
+  return g.finish();
+}
+
+Graph mtp_input(const Model& m, const Plan& p, const Training& t, const Stack& s, std::int64_t further) {
+  Builder g(m, p, t, s, Builder::Part::kLayer);
+  const ValueId h = g.input(0);
+  const std::int32_t table = shared_rows(g, "embedding/weight", m.vocab);
+  g.parameter(table).muon = false;
+  g.keep_piece_alone();
+  g.begin_piece();
+  const ValueId tokens = g.port("tokens", Port::Is::kTargets, static_cast<std::int32_t>(further - 1),
+                                g.all_tokens, 1, {}, DType::kInt32);
+  ValueId e = g.value("embedding/out", m.hidden, g.placed(Placement::kSum));
+  g.node("embedding", ops::Embedding{{g.tokens, m.hidden, g.parameter(table).local_rows, m.vocab}},
+         {g.use(tokens), g.weight(table)}, {e});
+  if (m.embedding_scale != 1) e = g.scale("embedding/scale", e, m.embedding_scale);
+  const auto half = [&](const std::string& of, ValueId x) {
+    const ValueId n = g.norm(of + "/norm", x);
+    return g.linear(of, n, g.matrix(of + "/weight", m.hidden, m.hidden, Parameter::Split::kNone));
+  };
+  const ValueId from_h = half("hidden", h), from_e = half("next", e);
+  g.output(0, g.sum("sum", from_h, from_e));
   return g.finish();
 }
 

@@ -39,11 +39,15 @@ struct LossStatistics : LogitsShape {
   void gradient(Reverse&) const {}
 };
 
-// `ranks`: that found statistics.
+// `ranks`: that found statistics. `weight`: of the loss, in what is differentiated; what is printed is
+// without.
 struct Loss : LogitsShape {
   static constexpr std::string_view kName = "loss";
   std::int64_t ranks = 1;
-  static constexpr auto fields() { return std::tuple_cat(LogitsShape::fields(), std::tuple(&Loss::ranks)); }
+  double weight = 1;
+  static constexpr auto fields() {
+    return std::tuple_cat(LogitsShape::fields(), std::tuple(&Loss::ranks, &Loss::weight));
+  }
   constexpr Operands operands() const { return {}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     return tokens * (kLossStatistics * ranks + kLossNormalizers) * 4 + 2 * logits() * e.probability;
@@ -54,6 +58,10 @@ struct Loss : LogitsShape {
 
 struct LossGrad : LogitsShape {
   static constexpr std::string_view kName = "loss-grad";
+  double weight = 1;
+  static constexpr auto fields() {
+    return std::tuple_cat(LogitsShape::fields(), std::tuple(&LossGrad::weight));
+  }
   constexpr Operands operands() const { return {{logits()}, {logits()}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     return logits() * ((e.probability > 0 ? e.probability : e.activation) + e.activation);
@@ -64,7 +72,7 @@ struct LossGrad : LogitsShape {
 // own, their gradient does too.
 template <class Reverse>
 void Loss::gradient(Reverse& r) const {
-  const LossGrad d{{tokens, columns, vocabulary}};
+  const LossGrad d{{tokens, columns, vocabulary}, weight};
   const LossKeeps keeps = r.stack().loss_keeps;
   auto writes = refs(keeps == LossKeeps::kLogits ? r.d_also_in_place(0) : r.d_also(0));
   if (keeps_logits(keeps)) {

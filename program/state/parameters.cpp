@@ -10,8 +10,8 @@ namespace {
 
 // In the order of Held.
 constexpr std::array kHeldNames = {"tokens{}",
-                                   "targets",
-                                   "loss",
+                                   "targets{}",
+                                   "loss{}",
                                    "gathered{}",
                                    "fetched{}",
                                    "staged{}",
@@ -108,8 +108,9 @@ void StageParameters::hold() {
   const SampleSizes sample(model_, e_.training);
   for_each_held(model_, sample, e_.plan, e_.training, e_.stack, sizes_, ends_, [&](const HeldBuffer& b) {
     const auto kind = static_cast<std::size_t>(b.what);
-    const std::string number =
-        b.what == Held::kInput && b.number == 0 ? std::string() : std::to_string(b.number);
+    const bool first =
+        b.number == 0 && (b.what == Held::kInput || b.what == Held::kTargets || b.what == Held::kLoss);
+    const std::string number = first ? std::string() : std::to_string(b.number);
     const std::int32_t id =
         e_.static_buffer(fmt::format(fmt::runtime(kHeldNames[kind]), number), b.cls, b.elements, b.type);
     Buffer& made = e_.rank.buffers[static_cast<std::size_t>(id)];
@@ -123,10 +124,13 @@ void StageParameters::hold() {
     return held_[static_cast<std::size_t>(what)].empty() ? -1 : buffer(what);
   };
   e_.rank.loss = only(Held::kLoss);
+  for (std::int64_t k = 1; k <= model_.mtp_layers && e_.rank.loss >= 0; ++k)
+    e_.rank.mtp_losses.push_back(buffer(Held::kLoss, static_cast<std::size_t>(k)));
   e_.rank.gradient_norm = only(Held::kGradientNorm);
   for (Feed f : sample.feeds) {
     if (!(f.input >= 0 ? ends_.first : ends_.last)) continue;
-    f.buffer = f.input >= 0 ? buffer(Held::kInput, static_cast<std::size_t>(f.input)) : only(Held::kTargets);
+    f.buffer = f.input >= 0 ? buffer(Held::kInput, static_cast<std::size_t>(f.input))
+                            : buffer(Held::kTargets, static_cast<std::size_t>(f.further));
     e_.rank.feeds.push_back(f);
   }
   std::size_t staged = 0;

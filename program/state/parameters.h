@@ -30,10 +30,16 @@ struct ChunkBlock {
   std::int32_t first_piece = 0, end_piece = 0;  // in Chunk::pieces
 };
 
+// A module of multi-token prediction.
+struct MtpBlocks {
+  ChunkBlock input, block, head;
+};
+
 struct Chunk {
   std::int32_t global = 0;
   std::optional<ChunkBlock> embedding, head;
   std::optional<ChunkBlock> loss;  // where it is apart from the head
+  std::vector<MtpBlocks> mtp;      // behind the head, in order
   std::vector<ChunkBlock> layers;
   std::vector<Piece> pieces;                            // in model order
   std::vector<std::int32_t> output_grads, input_grads;  // buffers by tower; -1: none yet
@@ -41,7 +47,7 @@ struct Chunk {
 
 class StageParameters {
  public:
-  // `tied`: the parameter that the embedding and the head share, or -1.
+  // `tied`: the embedding's weight, where the first stage and the last have it, or one of them; else -1.
   StageParameters(Emitter& e, const Model& m, const Communication& over, const StageEnds& ends,
                   std::vector<Chunk>& chunks, std::int32_t tied);
 

@@ -57,6 +57,17 @@ ModelPieces::ModelPieces(const Model& m, const Depth& depth, const WeightRanks& 
     blocks.push_back(
         pieces_of(model_block(m, depth.kinds[k], depth.towers[k], plan, training, stack, rotary), t));
   head = pieces_of(program::head(m, plan, training, stack), t);
+  if (m.tied_embeddings) head.back().embedding_again = true;
+  for (std::int64_t k = 1; k <= m.mtp_layers; ++k) {
+    std::vector<PieceSize> input = pieces_of(mtp_input(m, plan, training, stack, k), t),
+                           last = pieces_of(program::head(m, plan, training, stack, k), t);
+    input.front().embedding_again = true;
+    // What the model's own head has, or a module before.
+    if (m.tied_embeddings || k > 1) input.erase(input.begin());
+    last.pop_back();
+    for (const std::vector<PieceSize>* of : {&input, &blocks[depth.kind_index(depth.blocks())], &last})
+      head.insert(head.end(), of->begin(), of->end());
+  }
 }
 
 void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int64_t zero,
@@ -67,6 +78,7 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
   const auto add = [&](std::span<const PieceSize> of_block, std::int64_t layers) {
     for (std::size_t i = of_block.size(); i-- > 0;) {
       const PieceSize& piece = of_block[i];
+      if (piece.embedding_again && blocks.tied_here) continue;
       const std::size_t unit = base + static_cast<std::size_t>(packer.add(
                                           piece.elements, zero == 3 || piece.alone, kind_of_unit(piece)));
       if (unit == out.size()) out.emplace_back();
@@ -80,11 +92,12 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
       out[unit].of_experts = piece.of_experts;
       out[unit].kept = piece.kept;
       out[unit].muon = piece.muon;
+      out[unit].embedding_again |= piece.embedding_again;
       out[unit].layers_done = layers_done;
       out[unit].last_piece = pieces_done++;
     }
   };
-  if (blocks.head) add(std::span(pieces.head).first(pieces.head.size() - (blocks.tied_here ? 1 : 0)), 0);
+  if (blocks.head) add(pieces.head, 0);
   for (std::size_t l = blocks.layers.size(); l-- > 0;)
     add(pieces.blocks[static_cast<std::size_t>(blocks.layers[l])], 1);
   if (blocks.embedding) add(pieces.embedding, 0);

@@ -88,6 +88,7 @@ std::vector<Matrices> matrices_of(const Parameter& p, std::int64_t ranks, std::i
 struct PieceSize {
   std::int64_t elements = 0, tensors = 0;
   bool alone = false, of_experts = false;
+  bool embedding_again = false;  // the embedding's weight behind the last block
   Kept kept = Kept::kTrained;
   bool muon = false;
   std::vector<Matrices> matrices;  // where Muon updates it
@@ -103,7 +104,7 @@ struct WeightRanks {
 // The pieces of the model's blocks on one rank.
 struct ModelPieces {
   ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks, const Training& t);
-  std::vector<PieceSize> embedding, head;
+  std::vector<PieceSize> embedding, head;      // the head with modules of multi-token prediction behind it
   std::vector<std::vector<PieceSize>> blocks;  // by Depth::kinds
 };
 
@@ -115,6 +116,7 @@ struct UnitSize {
   bool muon = false;
   std::vector<Matrices> matrices;  // where Muon updates it
   bool on_host = false;            // the host updates it
+  bool embedding_again = false;    // as its piece
   bool trained() const { return kept == Kept::kTrained; }
   std::int64_t layers_done = 0;  // of the chunk, once its gradients are complete
   std::int64_t last_piece = 0;   // of the chunk, in the order of the backward
@@ -127,7 +129,7 @@ struct ChunkBlocks {
   bool embedding = false;
   std::span<const std::int32_t> layers;  // kind of each, in model order
   bool head = false;
-  bool tied_here = false;  // the head's weight is the embedding's, on this stage
+  bool tied_here = false;  // what is behind the last block reads the embedding's weight, on this stage
 };
 // Appends the units of a chunk, last block first: the order in which backwards complete them.
 void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int64_t zero,
@@ -145,9 +147,9 @@ struct UnitShare {
 // --- what is held for the whole run ----------------------------------------------------------------
 
 enum class Held : std::uint8_t {
-  kInput,  // what an input of the model is made of
-  kTargets,
-  kLoss,
+  kInput,    // what an input of the model is made of
+  kTargets,  // and those so many tokens further
+  kLoss,     // likewise
   // ZeRO-3: two places for whole parameters of each kind of unit, which take them in turn, or one for each.
   kGathered,
   kFetched,    // two places for shards of each kind that come from the host
@@ -210,8 +212,8 @@ inline std::int64_t outer_bytes(const Training& t) {
 struct StageEnds {
   bool first = false, last = false;  // the first chunk, the last one
   bool last_stage = false;
-  bool tied_here(const Model& m) const { return m.tied_embeddings && first && last; }
-  bool tied_across(const Model& m) const { return m.tied_embeddings && first != last; }
+  bool tied_here(const Model& m) const { return m.embeds_at_end() && first && last; }
+  bool tied_across(const Model& m) const { return m.embeds_at_end() && first != last; }
 };
 
 // Sizes of a sample, whatever the plan.
@@ -228,11 +230,12 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   using enum BufferClass;
   for (const Feed& f : sample.feeds) {
     if (!(f.input >= 0 ? ends.first : ends.last)) continue;
-    use(HeldBuffer{f.input >= 0 ? Held::kInput : Held::kTargets, std::max(f.input, 0), kWorkspace,
+    use(HeldBuffer{f.input >= 0 ? Held::kInput : Held::kTargets, std::max(f.input, f.further), kWorkspace,
                    p.micro_batch * f.local_elements(p), f.type, p.micro_batches});
   }
   if (ends.last && !t.serves()) {
-    use(HeldBuffer{Held::kLoss, 0, kWorkspace, 1, DType::kFloat64});
+    for (std::int64_t k = 0; k <= m.mtp_layers; ++k)
+      use(HeldBuffer{Held::kLoss, k, kWorkspace, 1, DType::kFloat64});
   }
   std::array<std::int64_t, kUnitKinds> widest{}, widest_shard{};
   std::int64_t tensors = 0;

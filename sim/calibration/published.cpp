@@ -146,16 +146,36 @@ std::optional<Math> narrow_format(std::string_view text, const std::vector<Devic
   return devices.front().applies_factors(Math::kMxfp8) ? Math::kMxfp8 : Math::kFp8Blockwise;
 }
 
-void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vector<std::string>& assumed) {
+void deal_around_mtp(const Model& model, Plan& plan, std::vector<std::string>& assumed) {
+  const std::int64_t chunks = plan.pp * plan.vpp;
+  if (model.mtp_layers == 0 || plan.pp == 1 || model.layers + ends_as_layers(model).sum() < chunks) return;
+  plan.chunk_layers = lighter_ends(model, chunks);
+  assumed.emplace_back("layers of stages");
+}
+
+void share_sequences(Plan& plan, std::int64_t cp, const Problem& problem, std::vector<std::string>& assumed) {
   if (cp == 1) return;
+  const Stack& stack = problem.stack;
   if (!stack.runs || stack.runs->context_parallel.empty()) throw Skip{"context parallel in " + stack.name};
   plan.cp = cp;
   assumed.emplace_back("how ranks share sequences");
-  const ContextWay way = stack.runs->context_parallel.front();
+  const std::vector<ContextWay>& ways = stack.runs->context_parallel;
+  const ContextWay way = ways.front();
   if (way == ContextWay::kUlysses)
     plan.ulysses = cp;
   else
     plan.cp_keys = way == ContextWay::kAllGather ? ContextKeys::kAllGather : ContextKeys::kRing;
+  const std::int64_t node = problem.cluster.devices_per_node;
+  const Depth depth = depth_of(problem.scenario.model);
+  bool latent = false;
+  depth.for_each_layer([&](const auto& layer, std::int64_t) {
+    latent |= std::is_same_v<std::decay_t<decltype(layer)>, LatentAttentionLayer>;
+  });
+  if (!latent || way != ContextWay::kRing || plan.tp * cp <= node || node % plan.tp != 0 ||
+      std::find(ways.begin(), ways.end(), ContextWay::kRingUlysses) == ways.end())
+    return;
+  const std::int64_t heads = depth.shared(Degree::kHeads);
+  plan.ulysses = std::gcd(std::gcd(cp, node / plan.tp), heads / std::gcd(heads, plan.tp));
 }
 
 bool fits(const Problem& problem, const Plan& plan, double room) {

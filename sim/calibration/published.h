@@ -32,8 +32,14 @@ const GpuRule& rule_of(std::string_view gpu);
 // of the hardware, where it has such.
 std::optional<Math> narrow_format(std::string_view text, const std::vector<Device>& devices);
 
-// Where the row does not say how, as the stack does by default: the first way that it has.
-void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vector<std::string>& assumed);
+// Layers of chunks, of a model with multi-token prediction, whose modules are more than a layer: no source
+// has left them on a stage that has as many layers as the others, and none says how many.
+void deal_around_mtp(const Model& model, Plan& plan, std::vector<std::string>& assumed);
+
+// How ranks share sequences, which no row says: as the stack does by default, which is the first way that it
+// has. Latent attention has keys and values of every head: a ring between nodes would take five times as long
+// as the attention beside it, and ranks of a node share heads first where the stack can (Megatron's a2a+p2p).
+void share_sequences(Plan& plan, std::int64_t cp, const Problem& problem, std::vector<std::string>& assumed);
 
 // Nodes of `per_node` GPUs; more of them are one domain of NVLink where the rule's cluster has such.
 // Throws Skip.

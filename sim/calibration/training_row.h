@@ -34,6 +34,7 @@ struct RowModel {
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn_hidden = 0, vocab = 50257, seq_len = 0;
   bool gated_mlp = false;
   std::optional<bool> tied_embeddings;
+  std::int64_t mtp_layers = 0;
   RowExperts moe;
   std::string attention;
   Said arch;
@@ -102,6 +103,8 @@ void describe(V& v, RowModel& m) {
   v(Field{.name = "seq_len", .help = "tokens of a sequence", .min = 1, .max = 1 << 24}, m.seq_len);
   v(Field{.name = "gated_mlp", .help = "SwiGLU"}, m.gated_mlp);
   v(Field{.name = "tied_embeddings", .help = "the head shares the embedding's weight"}, m.tied_embeddings);
+  v(Field{.name = "mtp_layers", .help = "modules of multi-token prediction", .min = 0, .max = 8},
+    m.mtp_layers);
   v(Field{.name = "moe", .help = "mixture of experts"}, m.moe);
   v(Field{.name = "arch", .help = "what is no plain transformer"}, m.arch);
   v(Field{.name = "attention", .help = "\"MLA\": latent attention"}, m.attention);

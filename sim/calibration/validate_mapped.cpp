@@ -224,11 +224,11 @@ class MappedReader {
     }
     if (says(row_.source, "Table 9")) throw Skip{"attention on one GPU"};
     run_.problem.scenario.model = model_of(row_.model);
+    if (says(row_.model, "MTP")) run_.problem.scenario.model.mtp_layers = 1;
     read_hardware();
     read_training();
     read_adapter();
     read_plan();
-    if (row_.model.find("MTP") != std::string::npos) run_.assumed.push_back("no multi-token prediction");
     read_routing();
     if (row_.outcome != "ok") {
       run_.timed = Timed::kStep;  // which did not end
@@ -412,7 +412,7 @@ class MappedReader {
     run_.plan.tp = std::max<std::int64_t>(1, row_.tp);
     run_.plan.pp = std::max<std::int64_t>(1, row_.pp);
     run_.plan.dp = replicas();
-    share_sequences(run_.plan, row_.cp, run_.problem.stack, run_.assumed);
+    share_sequences(run_.plan, row_.cp, run_.problem, run_.assumed);
     run_.plan.ep = row_.ep;
     run_.plan.etp = row_.etp;
     if (run_.plan.ep > 1 && (says(row_.dispatcher, "deepep") || says(row_.dispatcher, "hybridep")))
@@ -482,6 +482,7 @@ class MappedReader {
     }
     run_.plan.schedule = run_.plan.vpp > 1 && run_.plan.pp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
     if (run_.plan.pp == 1) run_.plan.vpp = 1;
+    deal_around_mtp(run_.problem.scenario.model, run_.plan, run_.assumed);
     if (says(row_.notes, "schedule ") && !says(row_.notes, "schedule 1f1b")) throw Skip{"another schedule"};
   }
 

@@ -159,6 +159,7 @@ class RowReader {
     m.positions = r.gated_mlp ? Positions::kRotary : Positions::kLearned;
     m.bias = !r.gated_mlp;
     m.tied_embeddings = r.tied_embeddings.value_or(!r.gated_mlp);
+    m.mtp_layers = r.mtp_layers;
     if (r.moe.experts > 0) add_experts(m, latent);
     if (latent && r.moe.experts == 0) throw Skip{"latent attention without experts"};
   }
@@ -253,7 +254,7 @@ class RowReader {
     plan.tp = r.tp;
     plan.pp = r.pp;
     plan.dp = r.dp;
-    share_sequences(plan, r.cp, problem.stack, assumed);
+    share_sequences(plan, r.cp, problem, assumed);
     if (row_.model.moe.experts > 0) {
       if (r.ep == 0) throw Skip{"ranks of experts not published"};
       plan.ep = r.ep;
@@ -311,6 +312,7 @@ class RowReader {
       --plan.chunk_layers.front();
       --plan.chunk_layers.back();
     }
+    deal_around_mtp(problem.scenario.model, plan, assumed);
     plan.schedule = plan.vpp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
     if (row_.schedule == "zb-1p") plan.schedule = Schedule::kZeroBubbleH1;
     if (row_.schedule == "zb-2p") throw Skip{"schedule zb-2p"};

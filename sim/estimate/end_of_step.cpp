@@ -170,7 +170,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
         last = u;
     }
     std::vector<std::pair<std::int64_t, std::size_t>> completed;  // by last piece
-    for (const std::size_t begin = i; i < on_stage_.chunk_end[k]; ++i) {
+    for (; i < on_stage_.chunk_end[k]; ++i) {
       if (!on_stage_.units[i].trained()) continue;
       UnitCost u = unit_cost(plan, on_stage_.units[i], i, on);
       ++trained;
@@ -182,7 +182,8 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
                           : static_cast<double>(on_stage_.units[i].layers_done) /
                                 static_cast<double>(std::max<std::size_t>(1, chunk.layers.size()));
       // A tied weight that two stages hold counts once in the norm.
-      if (i == begin && chunk.head && m.tied_embeddings && !on_stage_.ends.first) u.norm = 0;
+      u.embedding_again = on_stage_.units[i].embedding_again;
+      if (u.embedding_again) u.norm = 0;
       completed.emplace_back(on_stage_.units[i].last_piece, out.units.size());
       out.units.push_back(u);
       slowest += static_cast<double>(u.reduce);
@@ -515,15 +516,15 @@ void Estimator::add_update(const UnitCost& u, std::int64_t after) {
 }
 
 // Of the units that the host updates, when their gradients are there: one copy after the other, and without
-// overlap not before all gradients are summed. `tied`: when the tied weight's is, or 0; it is the first unit
-// where the head is and the last one where the embedding is.
+// overlap not before all gradients are summed. `tied`: when the tied weight's is, or 0; where the head
+// is not, it is the last unit.
 std::vector<double> Estimator::copied_gradients(const StagePieces& s, bool has_head, double tied) const {
   std::vector<double> out(s.units.size());
   double late = 0, all = 0;
   for (std::size_t u = 0; u < s.units.size(); ++u) {
     late += static_cast<double>(s.units[u].late);
     out[u] = reduced_at_[u] + late;
-    if (u == (has_head ? 0 : s.units.size() - 1)) out[u] = std::max(out[u], tied);
+    if (has_head ? s.units[u].embedding_again : u + 1 == s.units.size()) out[u] = std::max(out[u], tied);
     if (s.units[u].on_host) all = std::max(all, out[u]);
   }
   double end = s.host_overlaps ? 0 : all;

@@ -563,7 +563,7 @@ Estimate Estimator::estimate(const Plan& plan) {
   Estimate out;
   host_inputs_.assign(p.runs.size(), {});
   std::int64_t tie = 0;
-  if (problem_.scenario.model.tied_embeddings && !problem_.scenario.training.adapter && last_run_ != 0)
+  if (problem_.scenario.model.embeds_at_end() && !problem_.scenario.training.adapter && last_run_ != 0)
     tie = stage_end(p.runs.front(), 0, 0, 0).reduced + p.tie_transfer;
   // With a norm to wait for, no stage updates before the slowest has reduced its gradients.
   const bool norm = problem_.scenario.training.measures_norm();

@@ -103,7 +103,7 @@ class Estimator {
     std::int64_t ops_of_muon = 0;  // that the host launches for it beside the optimizer's
     // Of a unit that the host updates, which `optimizer` is the time of there: copies of its gradient and of
     // its parameters, the rounding of these; and what comes from drives before, and goes there after it.
-    bool on_host = false;
+    bool on_host = false, embedding_again = false;  // as program::UnitSize
     std::int64_t to_host = 0, from_host = 0, narrow = 0;
     std::int64_t state_from_drives = 0, state_to_drives = 0, shard_from_drives = 0, shard_to_drives = 0;
     std::size_t kind = 0;  // program::kind_of_weights

@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
 #include "core/training.h"
 
 namespace orrery {
@@ -474,6 +478,33 @@ TEST(HuggingFace, SizesOfSparseLayersAreRefusedByTheirOwnNames) {
   EXPECT_EQ(refused(R"("attention_bias": true)"),
             "config.json: /attention_bias: true cannot be imported; allowed: false");
   EXPECT_EQ(refused(R"("topk_group": 8, "topk_method": "noaux_tc", "scoring_func": "sigmoid")"), "imported");
+}
+
+// 126 layers and two ends in 16 chunks of 8. DeepSeek-V3's 61 layers, a head, and a module with its head in
+// 16 chunks of 4; in 32 chunks of 2 what is behind the layers is more than a chunk.
+TEST(Model, LayersAreDealtAroundTheEnds) {
+  Model m = preset_model("llama-3.1-405b");
+  std::vector<std::int64_t> expected(16, 8);
+  expected.front() = expected.back() = 7;
+  EXPECT_EQ(lighter_ends(m, 16), expected);
+  EXPECT_TRUE(lighter_ends_are_equal(m, 16));
+  EXPECT_FALSE(lighter_ends_are_equal(m, 12));
+  m = preset_model("deepseek-v3-671b");
+  m.mtp_layers = 1;
+  expected.assign(16, 4);
+  expected.back() = 1;
+  EXPECT_EQ(lighter_ends(m, 16), expected);
+  EXPECT_TRUE(lighter_ends_are_equal(m, 16));
+  expected.assign(32, 2);
+  expected[30] = 1;
+  expected[31] = 0;
+  EXPECT_EQ(lighter_ends(m, 32), expected);
+  EXPECT_FALSE(lighter_ends_are_equal(m, 32));
+  for (const std::int64_t chunks : {2, 3, 5, 8, 20, 31}) {
+    const std::vector<std::int64_t> dealt = lighter_ends(m, chunks);
+    EXPECT_EQ(std::accumulate(dealt.begin(), dealt.end(), std::int64_t{0}), 61) << chunks;
+    EXPECT_GE(*std::min_element(dealt.begin(), dealt.end()), 0) << chunks;
+  }
 }
 
 TEST(HuggingFace, AnUnknownTypeIsAClearError) {

@@ -48,6 +48,44 @@ TEST_F(Files, TextIsATokenPerByte) {
   EXPECT_EQ(std::string(targets.begin(), targets.end()), ", pl");
 }
 
+// Two more successors are read with a sequence: of 14 tokens the third sequence would end with the 15th.
+TEST_F(Files, TargetsMayGoOnBehindASequence) {
+  const std::string path = write("further.txt", "Hello, planets");
+  const auto data = open_data(path, 4, 2);
+  EXPECT_EQ(data->sequences(), 2);
+  std::vector<std::int32_t> tokens(4), targets(6);
+  data->read(1, tokens, targets);
+  EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "o, p");
+  EXPECT_EQ(std::string(targets.begin(), targets.end()), ", plan");
+  EXPECT_THROW(open_data(path, 12, 2), InputError);
+  EXPECT_EQ(open_data(path, 12, 1)->sequences(), 1);
+}
+
+// The successors of a sequence's last targets are the corpus's, and every plan's loader has the same.
+TEST(Data, LoadersReadFurtherTargets) {
+  const auto data = built_in_data(3, 64);
+  constexpr std::int64_t kLength = 5, kFurther = 2;
+  Loader::Shape shape{2, 2, 0, 1, {kLength}};
+  Loader plain(*data, 9, shape);
+  shape.further = kFurther;
+  Loader further(*data, 9, shape);
+  const Loader::Batch &near = plain.step(4), &far = further.step(4);
+  EXPECT_EQ(near.inputs[0].tokens, far.inputs[0].tokens);
+  ASSERT_EQ(far.targets.size(), 4 * (kLength + kFurther));
+  std::int64_t alike = 0;
+  for (std::int64_t s = 0; s < 4; ++s) {
+    const auto own = far.targets.begin() + s * (kLength + kFurther);
+    EXPECT_TRUE(std::equal(own, own + kLength, near.targets.begin() + s * kLength));
+    // x becomes 5 x + 7, or one more in a sixteenth of the cases.
+    for (std::int64_t t = kLength; t < kLength + kFurther; ++t) {
+      const std::int32_t rule = (5 * own[t - 1] + 7) % 64;
+      EXPECT_TRUE(own[t] == rule || own[t] == (rule + 1) % 64);
+      alike += own[t] == rule;
+    }
+  }
+  EXPECT_GE(alike, 6);
+}
+
 TEST_F(Files, TokenFilesHaveAHeader) {
   const auto data = open_data(write("a.bin", token_file({20240520, 1, 5}, {7, 50256, 9, 10, 11})), 2);
   EXPECT_EQ(data->sequences(), 2);

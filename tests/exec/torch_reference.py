@@ -285,16 +285,16 @@ class Net:
             out = out + shared
         return out
 
-    def block(self, i, own, layers, x):
-        run = lambda base, kind, fields, v: getattr(self, kind.replace("-", "_"))(v, f"layer{i}/{base}", fields)
+    def block(self, at, own, layers, x):
+        run = lambda base, kind, fields, v: getattr(self, kind.replace("-", "_"))(v, f"{at}/{base}", fields)
         form = own["form"]
         if form.startswith("parallel"):
-            norms = [f"layer{i}/norm" if form == "parallel-one-norm" else f"layer{i}/{base}/norm" for base, _, _ in layers]
+            norms = [f"{at}/norm" if form == "parallel-one-norm" else f"{at}/{base}/norm" for base, _, _ in layers]
             return x + sum(run(*layer, self.norm(x, norm)) for layer, norm in zip(layers, norms))
         for base, kind, fields in layers:
-            y = run(base, kind, fields, x if form == "post-norm" else self.norm(x, f"layer{i}/{base}/norm"))
-            x = x + (y if form == "pre-norm" else self.norm(y, f"layer{i}/{base}/post_norm"))
-        return self.norm(x, f"layer{i}/final_norm") if own.get("final_norm") else x
+            y = run(base, kind, fields, x if form == "post-norm" else self.norm(x, f"{at}/{base}/norm"))
+            x = x + (y if form == "pre-norm" else self.norm(y, f"{at}/{base}/post_norm"))
+        return self.norm(x, f"{at}/final_norm") if own.get("final_norm") else x
 
     def loss(self, inputs, targets):
         names = [next(iter(i.values())).get("tower", "") for i in MODEL.get("inputs", [{"tokens": {}}])]
@@ -318,7 +318,7 @@ class Net:
             self.towers[tower] = x
         for i, (own, layers) in enumerate(blocks()):
             tower = own.get("tower", names[0])
-            self.towers[tower] = x = self.block(i, own, layers, self.towers[tower])
+            self.towers[tower] = x = self.block(f"layer{i}", own, layers, self.towers[tower])
         if BAGS:
             u, v = (self.towers[name][:, 0] for name in names)
             return F.binary_cross_entropy_with_logits((u * v).sum(-1), targets.float())
@@ -326,6 +326,19 @@ class Net:
         if IMAGE:
             x = x.mean(1) if MODEL["output"]["classes"].get("pool") == "mean" else x[:, 0]
             return F.cross_entropy(F.linear(x, self.p["head/weight"], self.p["head/bias"]), targets)
+        own, layers = list(blocks())[-1]
+        loss = self.cross_entropy(x, targets[0])
+        for k in range(1, len(targets)):  # DeepSeek-V3, arXiv:2412.19437, section 2.2
+            at, embedded = f"mtp{k - 1}", self.p["embedding/weight"][targets[k - 1]] * MODEL.get("embedding_scale", 1)
+            joined = torch.cat([self.norm(x, at + "/hidden/norm"), self.norm(embedded, at + "/next/norm")], -1)
+            x = F.linear(joined, torch.cat([self.p[at + "/hidden/weight"], self.p[at + "/next/weight"]], 1))
+            x = self.norm(self.block(at, own, layers, x), at + "/head/norm")
+            self.further.append(self.cross_entropy(x, targets[k]))
+        if self.further:
+            self.auxiliary = self.auxiliary + MODEL.get("mtp_loss_scale", 0.1) * sum(self.further) / len(self.further)
+        return loss
+
+    def cross_entropy(self, x, targets):
         logits = x @ self.p.get("head/weight", self.p.get("embedding/weight")).T
         if cap := MODEL.get("logit_soft_cap"):
             logits = cap * torch.tanh(logits / cap)
@@ -333,7 +346,7 @@ class Net:
 
     def step(self, inputs, targets):
         """One step of AdamW after clipping to a norm of 1; returns the loss and the norm before clipping."""
-        self.auxiliary, self.moves = 0.0, {}
+        self.auxiliary, self.moves, self.further = 0.0, {}, []  # the last: of multi-token prediction
         loss = self.loss(inputs, targets)
         (loss + self.auxiliary).backward()
         trained = {name: t for name, t in self.p.items() if t.grad is not None}
@@ -383,7 +396,8 @@ def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
     # As many sequences as a batch has: every step trains on all of them, in whatever order.
     lengths = [SEQUENCE] + [TARGET] * (len(MODEL.get("inputs", [0])) - 1)
-    text = bytes((i * i // 7 + i // 13) % 251 for i in range(BATCH * sum(lengths) + 1))
+    further = MODEL.get("mtp_layers", 0)
+    text = bytes((i * i // 7 + i // 13) % 251 for i in range(BATCH * sum(lengths) + 1 + further))
     if IMAGE or BAGS:
         text, inputs, targets = images() if IMAGE else events()
     shutil.rmtree(FOLDER / "checkpoints", ignore_errors=True)
@@ -409,12 +423,15 @@ def main():
     net = Net(before, frozen)
     if not IMAGE and not BAGS:
         data = torch.tensor(list(text))
-        inputs = data[:-1].view(BATCH, sum(lengths)).split(lengths, 1)
-        targets = data[1:].view(BATCH, sum(lengths))[:, -lengths[-1]:]
+        sequences = lambda first: data[first:first + BATCH * sum(lengths)].view(BATCH, sum(lengths))
+        inputs = sequences(0).split(lengths, 1)
+        targets = [sequences(1 + k)[:, -lengths[-1]:] for k in range(1 + further)]
     off, beta = [], OPTIMIZER.get("beta1", 0.9)
     for i, step in enumerate(expected):
         loss, norm = net.step(inputs, targets)
         off.append(max(abs(step["loss"] / loss - 1), abs(step["grad_norm"] / norm - 1) / 10))
+        assert len(step.get("mtp_loss", [])) == further
+        off[-1] = max([off[-1]] + [abs(a / float(b) - 1) for a, b in zip(step.get("mtp_loss", []), net.further)])
         if i == 0:  # Adam's first moment is beta1 m + (1 - beta1) g, Muon's is momentum m + g
             gradients = {}
             for name, g in net.gradients.items():

@@ -379,6 +379,50 @@ TEST(Estimate, EqualsTheEngineOfPairs) {
   EXPECT_GT(percentile(gains, 75), 1.03);
 }
 
+// Modules of multi-token prediction behind the last block, which is dense or sparse, with the embedding tied
+// or apart; forwards and backwards side by side in some.
+TEST(Estimate, EqualsTheEngineOfMultiTokenPrediction) {
+  std::mt19937 random(20261202);
+  Errors errors;
+  errors.most = 0.07;
+  int pairs = 0, sparse_plans = 0;
+  for (int i = 0; errors.alone.size() + errors.sharing.size() < 150; ++i) {
+    Problem p = problem(random, false);
+    Model& m = p.scenario.model;
+    m = preset_model("llama-2-7b");
+    m.tied_embeddings = random() % 2 == 0;
+    m.mtp_layers = 1 + static_cast<std::int64_t>(random() % 3);
+    const bool has_experts = i % 4 != 0;
+    const ModelBlock sparse = sparse_block(m, 0, 0.01);
+    if (has_experts && i % 3 == 0)
+      m.blocks = {{3, {sparse}}, {m.layers - 3, {standard_block(m)}}};
+    else if (has_experts)
+      m.blocks = {{3, {standard_block(m)}}, {m.layers - 3, {sparse}}};
+    Plan plan = stratified(i, random, m);
+    plan.zero %= 2;
+    plan.loss_chunks = 1;
+    if (has_experts) {
+      plan.ep = 2 << random() % 3;
+      plan.overlap_exchanges = random() % 2 == 0;
+      if (!plan.splits_experts() || program::experts_problem(plan)) continue;
+      if (!program::overlap_problem(plan).empty()) plan.overlap_exchanges = false;
+    }
+    pairs += plan.overlap_exchanges;
+    sparse_plans += has_experts;
+    p.scenario.training.global_batch = plan.global_batch();
+    errors.add(p, plan, fmt::format("of {}, plan {}", m.name, i));
+    const sim::Topology topology(p.cluster);
+    sim::Estimator estimator(p, topology);
+    EXPECT_LE(estimator.lower_bound(plan), estimator.estimate(plan).step) << short_name(plan);
+  }
+  EXPECT_GT(pairs, 5);
+  EXPECT_GT(sparse_plans, 40);
+  ASSERT_GT(errors.alone.size(), 50U);
+  EXPECT_LT(percentile(errors.alone, 50), 0.001);
+  EXPECT_LT(percentile(errors.alone, 95), 0.01);
+  EXPECT_LT(percentile(errors.sharing, 95), 0.05);
+}
+
 // ZeRO's shards on 4 of 16 ranks, experts on all 16, or on 8 of them: replicas of shards sum quarters.
 TEST(Estimate, EqualsTheEngineOfFewerShardsThanExpertsHaveRanks) {
   std::mt19937 random(20261128);

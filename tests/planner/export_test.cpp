@@ -376,6 +376,23 @@ TEST(MegatronExport, SparseModelsHaveTheirExperts) {
   EXPECT_FALSE(a.contains("--group-query-attention"));
 }
 
+TEST(MegatronExport, MultiTokenPredictionIsBehindTheLastLayer) {
+  Json scenario = {{"model", {{"preset", "llama-3-8b"}, {"mtp_layers", 2}, {"mtp_loss_scale", 0.3}}},
+                   {"cluster", {{"topology", "dgx-h100"}, {"nodes", 1}}},
+                   {"training", {{"global_batch", 32}, {"sequence", 4096}}},
+                   {"stack", "megatron-core"},
+                   {"plan", {{"pp", 4}, {"dp", 2}, {"micro_batches", 16}, {"zero", 1}}}};
+  Arguments a = exported(scenario);
+  EXPECT_EQ(whole(a, "--mtp-num-layers"), 2);
+  EXPECT_EQ(number(a, "--mtp-loss-scaling-factor"), 0.3);
+  EXPECT_FALSE(a.contains("--pipeline-model-parallel-layout"));
+  scenario["plan"]["chunk_layers"] = {9, 9, 9, 5};
+  a = exported(scenario);
+  EXPECT_EQ(text(a, "--pipeline-model-parallel-layout"), "Et*9|t*9|t*9|t*5mmL");
+  scenario["model"]["mtp_layers"] = 0;
+  EXPECT_FALSE(exported(scenario).contains("--mtp-num-layers"));
+}
+
 TEST(MegatronExport, ForwardsBesideBackwardsAreAskedForByTheirFlag) {
   Json scenario = {{"model", "qwen3-30b-a3b"},
                    {"cluster", {{"topology", "dgx-h100"}, {"nodes", 2}}},
