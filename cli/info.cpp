@@ -40,24 +40,27 @@ void print_model(const App& app, const Model& m) {
   const std::int64_t all = count_parameters(m), active = count_active_parameters(m);
   fmt::print("{}: {:.3f} G parameters{}\n", printable(m.name), g(all),
              active < all ? fmt::format(", {:.3f} G of them for a token", g(active)) : "");
+  const std::string mtp =
+      m.mtp_layers > 0 ? fmt::format(", {} behind for multi-token prediction", m.mtp_layers) : "";
   if (const auto plain = plain_layers(m)) {
     const auto& [attention, mlp] = *plain;
     fmt::print("  {} layers, width {}, {} heads ({} key/value) of {}, feed-forward {}, vocabulary {}\n",
                m.layers, m.hidden, attention.heads, attention.kv_heads, attention.head_dim, mlp.ffn_hidden,
                m.vocab);
-    fmt::print("  {}, {} positions, {}{}{}\n", name_of(m.norm), name_of(m.positions), name_of(m.activation),
-               m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "");
+    fmt::print("  {}, {} positions, {}{}{}{}\n", name_of(m.norm), name_of(m.positions), name_of(m.activation),
+               m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "", mtp);
     return;
   }
   const std::string ends = m.has_pair()             ? "a pair of towers"
                            : m.classes() != nullptr ? fmt::format("classes {}", m.head_rows())
                                                     : fmt::format("vocabulary {}", m.vocab);
-  fmt::print("  {} blocks, width {}, {}, {}{}\n", m.layers, m.hidden, ends, name_of(m.norm),
-             m.tied_embeddings ? ", tied embeddings" : "");
+  fmt::print("  {} blocks, width {}, {}, {}{}{}\n", m.layers, m.hidden, ends, name_of(m.norm),
+             m.tied_embeddings ? ", tied embeddings" : "", mtp);
   for (const Input& input : m.inputs)
     fmt::print("  begins with {}\n", std::visit([](const auto& i) { return summary(i); }, input.is));
   const Depth depth = depth_of(m);
-  const std::vector<std::int64_t> times = depth.counts();
+  std::vector<std::int64_t> times = depth.counts();
+  times[depth.kind_index(depth.blocks() - 1)] -= depth.mtp;
   for (std::size_t k = 0; k < depth.kinds.size(); ++k) {
     fmt::print("  {} x {}:", times[k], name_of(depth.kinds[k].form));
     depth.kinds[k].for_each_layer([](const auto& layer) { fmt::print("\n    {}", summary(layer)); });

@@ -59,9 +59,11 @@ void Observer::operator()(std::int64_t step, const exec::StepReport& r) {
       {"model_flops_per_second", "in the last step, all ranks, without recomputation", flops_ / r.seconds},
       {"waiting_ratio", "share of the step in which compute waited for other ranks", r.waiting},
       {"peak_bytes", "memory of the rank with the most", static_cast<double>(peak_.value)}};
-  for (std::size_t k = 0; k < r.mtp_loss.size(); ++k)
-    scalars.push_back({fmt::format("mtp_loss_{}", k), "mean cross-entropy of tokens further ahead, unscaled",
+  for (std::size_t k = 0; k < r.mtp_loss.size(); ++k) {
+    scalars.push_back({fmt::format("mtp_loss_{}", k + 1),
+                       fmt::format("mean cross-entropy of tokens {} further, before mtp_loss_scale", k + 1),
                        r.mtp_loss[k]});
+  }
   if (r.loss_scale > 0) {
     scalars.push_back({"loss_scale", "factor of the loss in the last step", r.loss_scale});
     scalars.push_back({"skipped", "1 when gradients overflowed in the last step", r.skipped ? 1.0 : 0.0});

@@ -219,8 +219,11 @@ std::string pointer_to(const std::string& pointer, std::string_view key) {
 
 namespace {
 
-std::string text_of(std::istream& in, const std::filesystem::path& path, std::int64_t largest) {
+// `expected`: bytes, where they are known; a text that grows takes as much again.
+std::string text_of(std::istream& in, const std::filesystem::path& path, std::int64_t largest,
+                    std::int64_t expected = 0) {
   std::string text;
+  text.reserve(static_cast<std::size_t>(std::min(expected, largest)));
   char block[1 << 16];
   while (in.read(block, sizeof block) || in.gcount() > 0) {
     text.append(block, static_cast<std::size_t>(in.gcount()));
@@ -246,7 +249,9 @@ std::string load_text(const std::filesystem::path& path, std::int64_t largest) {
   }
   std::ifstream in(path, std::ios::binary);
   if (!in) throw InputError(path.string(), "/", "cannot be read");
-  return text_of(in, path, largest);
+  const bool regular = std::filesystem::is_regular_file(status);
+  const auto size = regular ? std::filesystem::file_size(path, error) : 0;
+  return text_of(in, path, largest, error ? 0 : static_cast<std::int64_t>(size));
 }
 
 namespace {

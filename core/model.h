@@ -177,9 +177,10 @@ struct EndsAsLayers {
   std::int64_t sum() const { return first + last; }
 };
 EndsAsLayers ends_as_layers(const Model& m);
-// Layers of each chunk then; and whether all chunks, with what their ends count as, are equal. Precondition:
-// layers and ends fill the chunks. Ends that count as more than a chunk are one without layers.
+// Layers of each chunk then. Precondition: layers and ends fill the chunks. An end that counts as more than a
+// chunk is a chunk by itself, without layers.
 std::vector<std::int64_t> lighter_ends(const Model& m, std::int64_t chunks);
+// Whether all chunks, with what their ends count as, are equal.
 bool lighter_ends_are_equal(const Model& m, std::int64_t chunks);
 // All layers with experts in order, resolved, with the number of their block.
 struct ExpertsAt {

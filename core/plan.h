@@ -290,6 +290,10 @@ std::vector<std::int64_t> layers_by_chunk(const Plan& p, std::int64_t layers);
 // Layers of chunk c in model order, which has `layers` of them, that full recomputation repeats: its first
 // ones. 0 of plans without full recomputation.
 std::int64_t recomputed_layers(const Plan& p, std::int64_t c, std::int64_t layers);
+// Whether it repeats all layers of all chunks.
+inline bool recomputes_all(const Plan& p) {
+  return p.recompute == Recompute::kFull && p.recompute_first == 0 && p.recompute_by_chunk.empty();
+}
 
 // The plan that repeats the first by_chunk[c] layers of each chunk c, of a model of `layers`, in the one form
 // that check_plan takes: recompute none, all, recompute_first, or, where none of them says it,

@@ -445,10 +445,8 @@ void check_adapter(const Model& model, const Adapter& adapter, const Cursor& at)
 }
 
 void check_mtp(const Scenario& s, const Cursor& at) {
-  if (s.model.mtp_layers == 0) return;
-  const Cursor field = at.child("model").child("mtp_layers");
-  if (s.training.adapter) field.fail("adapters are trained for the next token alone", "allowed: 0");
-  if (s.training.serves()) field.fail("a served model predicts the next token alone", "allowed: 0");
+  if (s.model.mtp_layers > 0 && s.training.adapter)
+    at.child("model").child("mtp_layers").fail("adapters are trained for the next token alone", "allowed: 0");
 }
 
 // A field that would do nothing is a mistake.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/json.h"
+#include "core/packed_slices.h"
 
 namespace orrery {
 
@@ -13,12 +14,16 @@ Time Timeline::length() const {
   return end;
 }
 
-std::string kind_of(const Timeline& t) {
+std::string kind_of(const TimelineHead& t) {
   return t.source.substr(0, t.source.find(':'));
 }
 
 void save_timeline(const std::filesystem::path& path, const Timeline& t) {
   save_text(path, path.extension() == ".timeline" ? to_binary(t) : to_chrome_trace(t));
+}
+
+void save_timeline(const std::filesystem::path& path, const PackedTimeline& t) {
+  save_text(path, path.extension() == ".timeline" ? to_binary(t) : to_chrome_trace(unpack(t)));
 }
 
 Timeline load_timeline(const std::filesystem::path& path) {

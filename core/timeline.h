@@ -58,13 +58,20 @@ enum class OpClass : std::uint8_t {
 };
 constexpr auto enum_names(OpClass) {
   using enum OpClass;
-  return std::array{std::pair{kUnknown, "unknown"},        std::pair{kProduct, "product"},
-                    std::pair{kAttention, "attention"},    std::pair{kElementwise, "element-wise"},
-                    std::pair{kRouting, "routing"},        std::pair{kOptimizer, "optimizer"},
-                    std::pair{kSoftware, "software"},      std::pair{kCopy, "copy"},
-                    std::pair{kAllReduce, "all-reduce"},   std::pair{kAllGather, "all-gather"},
-                    std::pair{kReduceScatter, "reduce-scatter"}, std::pair{kAllToAll, "all-to-all"},
-                    std::pair{kBroadcast, "broadcast"},    std::pair{kSendReceive, "send-receive"}};
+  return std::array{std::pair{kUnknown, "unknown"},
+                    std::pair{kProduct, "product"},
+                    std::pair{kAttention, "attention"},
+                    std::pair{kElementwise, "element-wise"},
+                    std::pair{kRouting, "routing"},
+                    std::pair{kOptimizer, "optimizer"},
+                    std::pair{kSoftware, "software"},
+                    std::pair{kCopy, "copy"},
+                    std::pair{kAllReduce, "all-reduce"},
+                    std::pair{kAllGather, "all-gather"},
+                    std::pair{kReduceScatter, "reduce-scatter"},
+                    std::pair{kAllToAll, "all-to-all"},
+                    std::pair{kBroadcast, "broadcast"},
+                    std::pair{kSendReceive, "send-receive"}};
 }
 constexpr bool communicates(OpClass c) {
   switch (c) {
@@ -111,25 +118,29 @@ struct MemoryPoint {
   friend bool operator==(const MemoryPoint&, const MemoryPoint&) = default;
 };
 
-struct Timeline {
+// What a timeline says besides its slices.
+struct TimelineHead {
   std::string source;  // "predicted" or "measured", and by what
   std::int64_t program_hash = 0;
   std::vector<std::string> names, segments, streams;
   std::vector<Bound> bounds;             // by name; none where nobody knows (measured timelines)
-  std::vector<OpClass> classes;               // by name; none where nobody knows
+  std::vector<OpClass> classes;          // by name; none where nobody knows
   std::vector<std::int64_t> payloads;    // by name: bytes an op communicates; none where nobody knows
   std::vector<std::string> rank_labels;  // by process: "stage 1 (tp 0, dp 0)"
   std::vector<Axis> axes;                // of the ranks; none where nobody knows
   std::int64_t node_ranks = 0;           // consecutive ranks that share a node; 0: unknown
   std::vector<std::int32_t> process_of;  // by rank; none: every process is one rank
+  std::vector<MemoryPoint> memory;       // process by process, each in order of time
+};
+
+struct Timeline : TimelineHead {
   std::vector<Slice> slices;
-  std::vector<MemoryPoint> memory;  // process by process, each in order of time
 
   Time length() const;
 };
 
 // "predicted" of "predicted: event engine"; empty where the source is not known.
-std::string kind_of(const Timeline& t);
+std::string kind_of(const TimelineHead& t);
 
 // Chrome trace events (also read by Perfetto): one process per rank, one thread per stream.
 std::string to_chrome_trace(const Timeline& t);

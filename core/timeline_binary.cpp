@@ -12,8 +12,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <fstream>
 
+#include "core/leb128.h"
+#include "core/packed_slices.h"
 #include "core/timeline_head.h"
 
 namespace orrery {
@@ -21,101 +23,37 @@ namespace {
 
 constexpr std::string_view kMagic = "orrery.timeline-binary/1\n";
 constexpr std::size_t kHeadSize = 8;
-constexpr std::int64_t kMostIndex = 1 << 30;
-
-std::int64_t minus(std::int64_t a, std::int64_t b) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
-}
-std::int64_t plus(std::int64_t a, std::int64_t b) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-}
-
-class BinaryWriter {
- public:
-  void number(std::uint64_t n) {
-    while (n >= 0x80) {
-      out_.push_back(static_cast<char>(n | 0x80));
-      n >>= 7;
-    }
-    out_.push_back(static_cast<char>(n));
-  }
-  void signed_number(std::int64_t n) {
-    number((static_cast<std::uint64_t>(n) << 1) ^ static_cast<std::uint64_t>(n >> 63));
-  }
-  std::string& text() { return out_; }
-
- private:
-  std::string out_;
-};
-
-class BinaryReader {
- public:
-  BinaryReader(std::string_view bytes, std::size_t at, const std::string& file)
-      : bytes_(bytes), at_(at), file_(file) {}
-  std::uint64_t number() {
-    std::uint64_t n = 0;
-    for (unsigned shift = 0; shift < 64; shift += 7) {
-      if (at_ >= bytes_.size()) fail("the file ends early");
-      const auto byte = static_cast<unsigned char>(bytes_[at_++]);
-      n |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return n;
-    }
-    fail("is not a number");
-  }
-  std::int64_t signed_number() {
-    const std::uint64_t n = number();
-    return static_cast<std::int64_t>((n >> 1) ^ (~(n & 1) + 1));
-  }
-  std::int32_t index(std::size_t size, const char* what) {
-    const std::uint64_t n = number();
-    if (n >= size) fail(fmt::format("{} is no {}", n, what), fmt::format("allowed: less than {}", size));
-    return static_cast<std::int32_t>(n);
-  }
-  std::size_t left() const { return bytes_.size() - at_; }
-  [[noreturn]] void fail(const std::string& problem, const std::string& allowed = {}) const {
-    throw InputError(file_, fmt::format("byte {}", at_), problem, allowed);
-  }
-
- private:
-  std::string_view bytes_;
-  std::size_t at_;
-  const std::string& file_;
-};
+constexpr std::size_t kHeadBegins = kMagic.size() + kHeadSize;
 
 struct Lane {
   std::int32_t rank = 0, stream = 0;
   std::uint64_t count = 0;
 };
 
-void write_slices(BinaryWriter& w, std::span<const Slice* const> lane) {
-  Slice before{.segment = -1};
-  for (const Slice* s : lane) {
-    const bool changed =
-        s->segment != before.segment || s->chunk != before.chunk || s->micro_batch != before.micro_batch;
-    w.number(2 * static_cast<std::uint64_t>(s->name) + (changed ? 1 : 0));
-    if (changed) {
-      w.number(static_cast<std::uint64_t>(s->segment));
-      w.number(static_cast<std::uint64_t>(s->chunk));
-      w.number(static_cast<std::uint64_t>(s->micro_batch));
-    }
-    w.signed_number(minus(s->start.value, before.end.value));
-    w.signed_number(minus(s->start.value, s->ready.value));
-    w.signed_number(minus(s->active.value, s->start.value));
-    w.signed_number(minus(s->end.value, s->active.value));
-    before = *s;
+void write_slices(NumberWriter& w, const PackedSlices& slices) {
+  for (const PackedSlices::Lane& lane : slices.lanes()) {
+    Slice before{.segment = -1};
+    slices.for_each(lane, [&](const Slice& s) {
+      const bool changed =
+          s.segment != before.segment || s.chunk != before.chunk || s.micro_batch != before.micro_batch;
+      w.number(2 * static_cast<std::uint64_t>(s.name) + (changed ? 1 : 0));
+      if (changed) {
+        w.number(static_cast<std::uint64_t>(s.segment));
+        w.number(static_cast<std::uint64_t>(s.chunk));
+        w.number(static_cast<std::uint64_t>(s.micro_batch));
+      }
+      w.signed_number(wrapped_minus(s.start.value, before.end.value));
+      w.signed_number(wrapped_minus(s.start.value, s.ready.value));
+      w.signed_number(wrapped_minus(s.active.value, s.start.value));
+      w.signed_number(wrapped_minus(s.end.value, s.active.value));
+      before = s;
+    });
   }
 }
 
-// Times of an input are neither negative nor so large that sums of them overflow.
-Time checked(const BinaryReader& r, std::int64_t ps) {
-  constexpr std::int64_t kMost = 1LL << 61;
-  if (ps < 0 || ps > kMost)
-    r.fail(fmt::format("{} ps is no time", ps), fmt::format("allowed: 0 to {}", kMost));
-  return Time{ps};
-}
-
-void read_slices(BinaryReader& r, const Lane& lane, Timeline& t) {
+void read_slices(NumberReader& r, const Lane& lane, const TimelineHead& t, PackedSlices& out) {
   Slice s{.segment = -1, .rank = lane.rank, .stream = lane.stream};
+  out.begin_lane(lane.rank, lane.stream);
   for (std::uint64_t i = 0; i < lane.count; ++i) {
     const std::uint64_t name = r.number();
     if (name / 2 >= t.names.size())
@@ -127,13 +65,14 @@ void read_slices(BinaryReader& r, const Lane& lane, Timeline& t) {
       s.micro_batch = r.index(kMostIndex, "micro-batch");
     }
     if (s.segment < 0) r.fail("the first slice of a lane has no segment");
-    s.start = checked(r, plus(s.end.value, r.signed_number()));
-    s.ready = checked(r, minus(s.start.value, r.signed_number()));
-    s.active = checked(r, plus(s.start.value, r.signed_number()));
-    s.end = checked(r, plus(s.active.value, r.signed_number()));
+    s.start = r.time(wrapped_plus(s.end.value, r.signed_number()));
+    s.ready = r.time(wrapped_minus(s.start.value, r.signed_number()));
+    s.active = r.time(wrapped_plus(s.start.value, r.signed_number()));
+    s.end = r.time(wrapped_plus(s.active.value, r.signed_number()));
     if (const std::string wrong = put_in_order(s); !wrong.empty()) r.fail(wrong);
-    t.slices.push_back(s);
+    out.add(s);
   }
+  out.end_lane();
 }
 
 std::vector<Lane> read_lanes(const Json& head, const Cursor& at, std::size_t bytes) {
@@ -157,49 +96,86 @@ std::vector<Lane> read_lanes(const Json& head, const Cursor& at, std::size_t byt
   return lanes;
 }
 
-void read_memory(BinaryReader& r, std::size_t points, Timeline& t) {
+void read_memory(NumberReader& r, std::size_t points, TimelineHead& t) {
   MemoryPoint p;
   for (std::size_t i = 0; i < points; ++i) {
     p.rank = r.index(kMostIndex, "process");
-    p.at = checked(r, plus(p.at.value, r.signed_number()));
+    p.at = r.time(wrapped_plus(p.at.value, r.signed_number()));
     for (std::int64_t& bytes : p.bytes) {
       constexpr std::int64_t kMost = 1'000'000'000'000'000;
-      bytes = plus(bytes, r.signed_number());
+      bytes = wrapped_plus(bytes, r.signed_number());
       if (bytes < 0 || bytes > kMost) r.fail(fmt::format("{} are no bytes", bytes));
     }
     t.memory.push_back(p);
   }
 }
 
+// What follows the magic: the head, then numbers that `r` reads.
+PackedTimeline read_timeline(std::string_view text, NumberReader& r, const std::string& file) {
+  const Json head = parse_json(text, file, kLargestTimelineFile);
+  const Cursor top{file, ""};
+  if (!head.is_object()) top.fail("the head is not an object");
+  PackedTimeline out;
+  TimelineHead& t = out.head;
+  t.names = text_list(head, "names", top);
+  t.segments = text_list(head, "segments", top);
+  t.streams = text_list(head, "streams", top);
+  t.rank_labels = text_list(head, "rank_labels", top);
+  read_timeline_head(head, top, t);
+  std::int32_t processes = 0, streams = 0;
+  for (const Lane& lane : read_lanes(head, top, r.left())) {
+    read_slices(r, lane, t, out.slices);
+    if (lane.count == 0) continue;
+    processes = std::max(processes, lane.rank + 1);
+    streams = std::max(streams, lane.stream + 1);
+  }
+  constexpr std::size_t kLeastPoint = 2 + kMemoryClasses;  // bytes
+  const auto points = static_cast<std::size_t>(integer_field(head, "memory_points", 1LL << 40, top));
+  if (points > r.left() / kLeastPoint) r.fail("has no room for so many points of memory");
+  t.memory.reserve(points);
+  read_memory(r, points, t);
+  if (r.left() > 0) r.fail("the file goes on where it should end");
+  name_places(t, processes, streams, top);
+  return out;
+}
+
+// The length of the head; `begin`: of the file, of which it has so many bytes.
+std::size_t head_size(std::string_view begin, std::size_t size, const std::string& file) {
+  if (!begin.starts_with(kMagic))
+    throw InputError(
+        file, "byte 0", "is no timeline of this version",
+        fmt::format("allowed: a file that begins with \"{}\"", kMagic.substr(0, kMagic.size() - 1)));
+  const auto early = [&](std::size_t at) {
+    throw InputError(file, fmt::format("byte {}", at), "the file ends early");
+  };
+  if (begin.size() < kHeadBegins) early(kMagic.size());
+  std::size_t out = 0;
+  for (std::size_t i = 0; i < kHeadSize; ++i)
+    out |= static_cast<std::size_t>(static_cast<unsigned char>(begin[kMagic.size() + i])) << (8 * i);
+  if (out > size - kHeadBegins) early(kHeadBegins);
+  return out;
+}
+
 }  // namespace
 
-std::string to_binary(const Timeline& t) {
-  std::vector<const Slice*> order(t.slices.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = &t.slices[i];
-  std::stable_sort(order.begin(), order.end(), [](const Slice* a, const Slice* b) {
-    return std::tie(a->rank, a->stream, a->start) < std::tie(b->rank, b->stream, b->start);
-  });
-  Json head = timeline_head(t);
-  head["names"] = t.names;
-  head["segments"] = t.segments;
-  head["streams"] = t.streams;
-  head["rank_labels"] = t.rank_labels;
+std::string to_binary(const PackedTimeline& t) {
+  Json head = timeline_head(t.head);
+  head["names"] = t.head.names;
+  head["segments"] = t.head.segments;
+  head["streams"] = t.head.streams;
+  head["rank_labels"] = t.head.rank_labels;
   head["lanes"] = Json::array();
-  head["memory_points"] = t.memory.size();
-  BinaryWriter body;
-  for (std::size_t i = 0; i < order.size();) {
-    const std::size_t first = i;
-    while (i < order.size() && order[i]->rank == order[first]->rank &&
-           order[i]->stream == order[first]->stream)
-      ++i;
-    head["lanes"].push_back({order[first]->rank, order[first]->stream, i - first});
-    write_slices(body, std::span(order).subspan(first, i - first));
-  }
+  for (const PackedSlices::Lane& lane : t.slices.lanes())
+    head["lanes"].push_back({lane.rank, lane.stream, lane.count});
+  head["memory_points"] = t.head.memory.size();
+  NumberWriter body;
+  write_slices(body, t.slices);
   MemoryPoint before;
-  for (const MemoryPoint& p : t.memory) {
+  for (const MemoryPoint& p : t.head.memory) {
     body.number(static_cast<std::uint64_t>(p.rank));
-    body.signed_number(minus(p.at.value, before.at.value));
-    for (std::size_t c = 0; c < kMemoryClasses; ++c) body.signed_number(minus(p.bytes[c], before.bytes[c]));
+    body.signed_number(wrapped_minus(p.at.value, before.at.value));
+    for (std::size_t c = 0; c < kMemoryClasses; ++c)
+      body.signed_number(wrapped_minus(p.bytes[c], before.bytes[c]));
     before = p;
   }
   const std::string text = head.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -208,40 +184,39 @@ std::string to_binary(const Timeline& t) {
   return out + text + body.text();
 }
 
+std::string to_binary(const Timeline& t) {
+  return to_binary(pack(t));
+}
+
+PackedTimeline packed_from_binary(std::string_view bytes, const std::string& file) {
+  const std::size_t size = head_size(bytes, bytes.size(), file), at = kHeadBegins + size;
+  NumberReader r(bytes.substr(at), at, file);
+  return read_timeline(bytes.substr(kHeadBegins, size), r, file);
+}
+
+PackedTimeline load_packed(const std::filesystem::path& path) {
+  const std::string file = path.string();
+  std::ifstream in(path, std::ios::binary);
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (!in || error) throw InputError(file, "/", "cannot be read");
+  if (size > static_cast<std::uintmax_t>(kLargestTimelineFile))
+    throw InputError(file, fmt::format("byte {}", kLargestTimelineFile), "the file is too large",
+                     fmt::format("allowed: {} bytes", kLargestTimelineFile));
+  const auto next = [&](std::size_t bytes) {
+    std::string out(bytes, '\0');
+    in.read(out.data(), static_cast<std::streamsize>(bytes));
+    out.resize(static_cast<std::size_t>(in.gcount()));
+    return out;
+  };
+  const std::size_t head = head_size(next(kHeadBegins), size, file);
+  const std::string text = next(head);
+  NumberReader r(in, kHeadBegins + head, size, file);
+  return read_timeline(text, r, file);
+}
+
 Timeline from_binary(std::string_view bytes, const std::string& file) {
-  if (!bytes.starts_with(kMagic))
-    throw InputError(
-        file, "byte 0", "is no timeline of this version",
-        fmt::format("allowed: a file that begins with \"{}\"", kMagic.substr(0, kMagic.size() - 1)));
-  std::size_t at = kMagic.size(), size = 0;
-  if (bytes.size() < at + kHeadSize)
-    throw InputError(file, fmt::format("byte {}", at), "the file ends early");
-  for (std::size_t i = 0; i < kHeadSize; ++i)
-    size |= static_cast<std::size_t>(static_cast<unsigned char>(bytes[at + i])) << (8 * i);
-  at += kHeadSize;
-  if (size > bytes.size() - at) throw InputError(file, fmt::format("byte {}", at), "the file ends early");
-  const Json head = parse_json(bytes.substr(at, size), file, kLargestTimelineFile);
-  const Cursor top{file, ""};
-  if (!head.is_object()) top.fail("the head is not an object");
-  Timeline t;
-  t.names = text_list(head, "names", top);
-  t.segments = text_list(head, "segments", top);
-  t.streams = text_list(head, "streams", top);
-  t.rank_labels = text_list(head, "rank_labels", top);
-  read_timeline_head(head, top, t);
-  BinaryReader r(bytes, at + size, file);
-  const std::vector<Lane> lanes = read_lanes(head, top, r.left());
-  t.slices.reserve(std::accumulate(lanes.begin(), lanes.end(), std::size_t{0},
-                                   [](std::size_t sum, const Lane& l) { return sum + l.count; }));
-  for (const Lane& lane : lanes) read_slices(r, lane, t);
-  constexpr std::size_t kLeastPoint = 2 + kMemoryClasses;  // bytes
-  const auto points = static_cast<std::size_t>(integer_field(head, "memory_points", 1LL << 40, top));
-  if (points > r.left() / kLeastPoint) r.fail("has no room for so many points of memory");
-  t.memory.reserve(points);
-  read_memory(r, points, t);
-  if (r.left() > 0) r.fail("the file goes on where it should end");
-  name_places(t, top);
-  return t;
+  return unpack(packed_from_binary(bytes, file));
 }
 
 }  // namespace orrery

@@ -19,7 +19,7 @@ const Json& required(const Json& object, const char* key, const Cursor& at) {
 
 // {"compute": [names of ops], ..}: what each op is, by name.
 template <class Kind>
-void read_kinds(const Json& json, const Cursor& at, Interner& names, const Timeline& t,
+void read_kinds(const Json& json, const Cursor& at, Interner& names, const TimelineHead& t,
                 std::vector<Kind>& kinds) {
   if (!json.is_object()) at.fail(shown(json) + " is not an object of lists of ops");
   for (const auto& [key, ops] : json.items()) {
@@ -42,7 +42,7 @@ Json names_by_kind(const std::vector<Kind>& kinds, const std::vector<std::string
   return out;
 }
 
-void read_payloads(const Json& payloads, const Cursor& at, Interner& names, Timeline& t) {
+void read_payloads(const Json& payloads, const Cursor& at, Interner& names, TimelineHead& t) {
   if (!payloads.is_object()) at.fail(shown(payloads) + " is not an object of bytes by op");
   for (const auto& [name, bytes] : payloads.items()) {
     const auto index = static_cast<std::size_t>(names(name));
@@ -52,7 +52,7 @@ void read_payloads(const Json& payloads, const Cursor& at, Interner& names, Time
   if (!t.payloads.empty()) t.payloads.resize(t.names.size());
 }
 
-void read_axes(const Json& axes, const Cursor& at, Timeline& t) {
+void read_axes(const Json& axes, const Cursor& at, TimelineHead& t) {
   if (!axes.is_object()) at.fail(shown(axes) + " is not an object of sizes by axis");
   std::int64_t ranks = 1;
   for (const auto& [name, size] : axes.items()) {
@@ -65,7 +65,7 @@ void read_axes(const Json& axes, const Cursor& at, Timeline& t) {
 }
 
 // [[process, how many ranks], ...] in order of rank.
-void read_process_of(const Json& runs, const Cursor& at, Timeline& t) {
+void read_process_of(const Json& runs, const Cursor& at, TimelineHead& t) {
   if (!runs.is_array()) at.fail(shown(runs) + " is not a list of [process, ranks]");
   std::int64_t ranks = 1;
   for (const Axis& a : t.axes) ranks *= a.size;
@@ -100,13 +100,18 @@ std::string put_in_order(Slice& s) {
 }
 
 void name_places(Timeline& t, const Cursor& at) {
-  constexpr std::int32_t kMostProcesses = 1 << 20;
-  std::int32_t processes = static_cast<std::int32_t>(t.rank_labels.size());
-  std::int32_t streams = static_cast<std::int32_t>(t.streams.size());
+  std::int32_t processes = 0, streams = 0;
   for (const Slice& s : t.slices) {
     processes = std::max(processes, s.rank + 1);
     streams = std::max(streams, s.stream + 1);
   }
+  name_places(t, processes, streams, at);
+}
+
+void name_places(TimelineHead& t, std::int32_t processes, std::int32_t streams, const Cursor& at) {
+  constexpr std::int32_t kMostProcesses = 1 << 20;
+  processes = std::max(processes, static_cast<std::int32_t>(t.rank_labels.size()));
+  streams = std::max(streams, static_cast<std::int32_t>(t.streams.size()));
   for (const MemoryPoint& p : t.memory) processes = std::max(processes, p.rank + 1);
   if (processes > kMostProcesses)
     at.fail(fmt::format("has slices of process {}", processes - 1),
@@ -140,7 +145,7 @@ std::vector<std::string> text_list(const Json& object, const char* key, const Cu
   return out;
 }
 
-Json timeline_head(const Timeline& t) {
+Json timeline_head(const TimelineHead& t) {
   Json head = {{"source", t.source}, {"program_hash", std::to_string(t.program_hash)}};
   head["bounds"] = names_by_kind(t.bounds, t.names);
   if (!t.classes.empty()) head["classes"] = names_by_kind(t.classes, t.names);
@@ -160,7 +165,7 @@ Json timeline_head(const Timeline& t) {
   return head;
 }
 
-void read_timeline_head(const Json& head, const Cursor& at, Timeline& t) {
+void read_timeline_head(const Json& head, const Cursor& at, TimelineHead& t) {
   t.source = text_field(head, "source", at);
   const std::string hash = text_field(head, "program_hash", at);
   const auto [end, bad] = std::from_chars(hash.data(), hash.data() + hash.size(), t.program_hash);

@@ -32,9 +32,9 @@ class Interner {
 };
 
 // Source, program, what limits ops and what they communicate (by name), how ranks are numbered and folded.
-Json timeline_head(const Timeline& t);
+Json timeline_head(const TimelineHead& t);
 // Names not seen yet are added to `t.names`. Checks all but what refers to slices.
-void read_timeline_head(const Json& head, const Cursor& at, Timeline& t);
+void read_timeline_head(const Json& head, const Cursor& at, TimelineHead& t);
 
 // Times of a slice that was read are in order: ready, start, active, end. Those that rounding put out of
 // order are moved; says what is wrong when that does not explain it, and nothing otherwise.
@@ -43,6 +43,8 @@ std::string put_in_order(Slice& s);
 // Processes and streams that slices refer to exist: those without a name get one. Throws where there are too
 // many, or where ranks are of a process that is not there.
 void name_places(Timeline& t, const Cursor& at);
+// Where slices refer to so many processes and streams.
+void name_places(TimelineHead& t, std::int32_t processes, std::int32_t streams, const Cursor& at);
 
 std::string text_field(const Json& object, const char* key, const Cursor& at);
 std::int64_t integer_field(const Json& object, const char* key, std::int64_t most, const Cursor& at);

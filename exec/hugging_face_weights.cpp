@@ -181,6 +181,10 @@ class Names {
 
 Sources sources_of(const Names& names, const CheckpointTensor& t, const Cursor& at) {
   const auto sources = names.of(t);
+  if (!sources && t.name.starts_with("mtp"))
+    at.fail(
+        "modules of multi-token prediction are not read from Hugging Face's checkpoints, nor written to them",
+        "allowed: mtp_layers 0");
   if (!sources)
     at.fail(fmt::format("the model's tensor \"{}\" has no name in Hugging Face's checkpoints", t.name),
             "allowed: models like GPT-2, Llama, Mistral, Qwen2, Qwen3 and Mixtral");

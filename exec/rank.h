@@ -4,10 +4,12 @@
 // numbers of each step, and what is read back. Internal to exec/.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "core/limits.h"
 #include "exec/checkpoint.h"
 #include "exec/data.h"
 #include "exec/executor.h"

@@ -24,7 +24,8 @@ Opened scenario_at(const Json& json, const Cursor& at, const DataFolders& data) 
   return {.problem = std::move(problem)};
 }
 
-Opened as_run(const std::filesystem::path& path, Timeline timeline) {
+template <class AnyTimeline>
+Opened as_run(const std::filesystem::path& path, AnyTimeline timeline) {
   return {.run = make_large<Run>(QString::fromStdString(path.filename().string()), std::move(timeline))};
 }
 
@@ -35,10 +36,10 @@ Opened open_scenario(const Json& scenario, const std::string& from, const DataFo
 }
 
 Opened open_file(const std::filesystem::path& path, const DataFolders& data) {
+  if (trace::is_binary_timeline(path)) return as_run(path, load_packed(path));
   if (trace::is_foreign(path)) return as_run(path, trace::load({path}).merged.timeline);
   const std::string text = load_text(path, kLargestTimelineFile);
   const std::string file = path.string();
-  if (text.starts_with("orrery.timeline")) return as_run(path, from_binary(text, file));
   const Json json = parse_json(text, file, kLargestTimelineFile);
   const Cursor at{file, ""};
   if (json.is_object()) {

@@ -12,9 +12,10 @@ namespace orrery::gui {
 
 struct Run {
   Run(QString title, Timeline timeline) : name(std::move(title)), lanes(std::move(timeline)) {}
+  Run(QString title, PackedTimeline timeline) : name(std::move(title)), lanes(std::move(timeline)) {}
   QString name;
   sim::Lanes lanes;
-  const Timeline& timeline() const { return lanes.timeline(); }
+  const TimelineHead& timeline() const { return lanes.timeline(); }
 };
 using RunPtr = std::shared_ptr<const Run>;  // views and jobs look at one at the same time
 

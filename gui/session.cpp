@@ -141,7 +141,7 @@ void Session::save_run(const QString& path) {
   jobs_.start(
       "export",
       [run = runs_[0], path = path.toStdString()](Job&) {
-        save_timeline(path, run->timeline());
+        save_timeline(path, run->lanes.packed());
         return true;
       },
       [](bool) {});

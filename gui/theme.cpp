@@ -59,7 +59,7 @@ QColor of_number(std::size_t n, bool dark) {
                           dark ? 0.86F : 0.90F);
 }
 
-bool has_kinds(const Timeline& t) {
+bool has_kinds(const TimelineHead& t) {
   return std::any_of(t.segments.begin(), t.segments.end(), [](const std::string& s) {
     return s == "forward" || s == "optimizer" || s.starts_with("backward");
   });
@@ -109,7 +109,7 @@ QColor of_class(const Theme& t, OpClass c) {
 }
 
 // Other software's ops have no kinds of ours; what is known of them is their class.
-bool shows_classes(const Timeline& t, Colouring colouring) {
+bool shows_classes(const TimelineHead& t, Colouring colouring) {
   return colouring == Colouring::kKind && !has_kinds(t) && !t.classes.empty();
 }
 
@@ -170,7 +170,7 @@ QColor Theme::series(std::size_t i) const {
   return i < colours.size() ? colours[i] : of_number(i, dark);
 }
 
-SliceColours::SliceColours(const Theme& theme, const Timeline& timeline, Colouring colouring)
+SliceColours::SliceColours(const Theme& theme, const TimelineHead& timeline, Colouring colouring)
     : colouring_(colouring == Colouring::kKind && !has_kinds(timeline) ? Colouring::kOp : colouring),
       segments_(timeline.segments.size()) {
   switch (colouring_) {
@@ -202,7 +202,7 @@ SliceColours::SliceColours(const Theme& theme, const Timeline& timeline, Colouri
 }
 
 std::vector<Meaning> legend(const Theme& t, const sim::Lanes& lanes, Colouring colouring) {
-  const Timeline& timeline = lanes.timeline();
+  const TimelineHead& timeline = lanes.timeline();
   std::vector<Meaning> out;
   if (colouring == Colouring::kKind && has_kinds(timeline)) {
     out = {{t.forward, "forward"},        {t.backward, "backward"},  {t.optimizer, "optimizer"},

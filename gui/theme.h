@@ -34,7 +34,7 @@ const Theme& dark_theme();
 // The colour of each slice of a timeline, looked up.
 class SliceColours {
  public:
-  SliceColours(const Theme& theme, const Timeline& timeline, Colouring colouring);
+  SliceColours(const Theme& theme, const TimelineHead& timeline, Colouring colouring);
   QRgb of(const Slice& s) const {
     const std::size_t i =
         colouring_ == Colouring::kKind

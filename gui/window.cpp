@@ -40,9 +40,9 @@ constexpr Key kPointer[] = {
 };
 
 QString words_of(const Run& run) {
-  const Timeline& t = run.timeline();
+  const TimelineHead& t = run.timeline();
   const QString length = text(run.lanes.end() - run.lanes.begin());
-  const QString out = Window::tr("%1: %L2 slices, %3").arg(run.name).arg(t.slices.size()).arg(length);
+  const QString out = Window::tr("%1: %L2 slices, %3").arg(run.name).arg(run.lanes.size()).arg(length);
   return t.source.empty() ? out : out + ", " + QString::fromStdString(t.source);
 }
 

@@ -98,15 +98,17 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
   for_each_layer_tokens(m, depth, tokens, [&](const auto& layer, std::int64_t times, const LayerTokens& of) {
     repeated += static_cast<double>(times) * layer.flops_of(plan.repeated(), of, m.hidden);
   });
-  const double head =
-      2.0 * static_cast<double>(loss_rows(m, t)) * static_cast<double>(m.hidden * m.head_rows());
+  // Of heads, and of what modules of multi-token prediction begin with: neither is repeated.
+  const double ends =
+      2.0 * static_cast<double>(loss_rows(m, t)) *
+      static_cast<double>(m.hidden * (m.head_rows() * (1 + m.mtp_layers) + 2 * m.hidden * m.mtp_layers));
   if (plan.recompute == Recompute::kSelective) return 1 + repeated / total;
   if (plan.recompute == Recompute::kFull) {
     // Every layer counts as a mean one.
     std::int64_t some = 0, chunk = 0;
     for (const std::int64_t n : layers_by_chunk(plan, m.layers)) some += recomputed_layers(plan, chunk++, n);
     const double share = static_cast<double>(some) / static_cast<double>(m.layers);
-    return 1 + share * (total / 3 - head) / total;
+    return 1 + share * (total / 3 - ends) / total;
   }
   return 1;
 }

@@ -152,7 +152,7 @@ Space::Space(const Problem& problem)
   }
   std::vector<std::int64_t> pp;
   for (std::int64_t p = 1; p <= std::min(m.layers, devices); ++p) {
-    if (fills(m.layers, p) || fills(m.layers + 2, p)) pp.push_back(p);
+    if (fills(m.layers, p) || fills(m.layers + ends_as_layers(m).sum(), p)) pp.push_back(p);
   }
   Search all = s;
   all.tp = listed_or(s.tp, std::move(tp));

@@ -388,9 +388,7 @@ class ClassCompiler {
       back(m.head, of.head);
       std::vector<Tensors> block{of.block};
       const std::size_t next = e_.emitted();
-      // With the chunk's last layer.
-      if (recomputes(c, c.layers.empty() ? 0 : c.layers.size() - 1))
-        recompute(std::span(&m.block, 1), of.before, block);
+      if (recomputes_mtp(c)) recompute(std::span(&m.block, 1), of.before, block);
       begin_when_there(next, d[static_cast<std::size_t>(depth_.towers_of(m.block.block.layer).own)]);
       back(m.block, block.front());
       back(m.input, of.input);
@@ -480,6 +478,11 @@ class ClassCompiler {
   bool recomputes(const Chunk& c, std::size_t layer) const {
     if (plan_.recompute != Recompute::kFull) return plan_.recompute == Recompute::kSelective;
     return std::cmp_less(layer, recomputed_layers(plan_, c.global, std::ssize(c.layers)));
+  }
+  // As its last layer; where it has none, full recomputation that says nothing of single chunks is of all.
+  bool recomputes_mtp(const Chunk& c) const {
+    if (!c.layers.empty()) return recomputes(c, c.layers.size() - 1);
+    return plan_.recompute == Recompute::kSelective || recomputes_all(plan_);
   }
   // From what towers were before the first of these blocks.
   void recompute(std::span<const ChunkBlock> blocks, Towers towers, std::span<Tensors> tensors) {

@@ -58,6 +58,8 @@ std::vector<std::int32_t> cache_buffers(const RankClass& rank) {
 std::string serving_problem(const Model& model, const Plan& plan) {
   if (!model.has_tokens() || model.all_inputs().size() > 1 || model.classes() != nullptr || model.has_pair())
     return "only models of one tower of tokens that end in their vocabulary are served";
+  if (model.mtp_layers > 0)
+    return "modules of multi-token prediction are for training; with mtp_layers 0 the model is served";
   std::string problem;
   depth_of(model).for_each_layer([&]<class T>(const T& layer, std::int64_t) {
     if constexpr (std::is_same_v<T, AttentionLayer>) {

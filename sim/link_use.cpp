@@ -56,15 +56,15 @@ void LinkUse::add(const Instance& i, double bytes_per_s, std::vector<double>& ou
 }
 
 std::vector<double> LinkUse::at(const Lanes& lanes, Time t) const {
-  const Timeline& timeline = lanes.timeline();
+  const TimelineHead& timeline = lanes.timeline();
   std::vector<double> out(average_.size());
   // What each process's streams do then.
-  std::map<std::pair<std::int32_t, std::string_view>, const Slice*> now;
+  std::map<std::pair<std::int32_t, std::string_view>, Slice> now;
   for (const Lane& lane : lanes.all()) {
     const auto slices = lanes.slices(lane);
     const std::size_t i = lanes.first_after(lane, t);
     if (i < slices.size() && slices[i].active <= t)
-      now[{lane.rank, timeline.streams[static_cast<std::size_t>(lane.stream)]}] = &slices[i];
+      now[{lane.rank, timeline.streams[static_cast<std::size_t>(lane.stream)]}] = slices[i];
   }
   for (const Instance& i : traffic_.instances()) {
     const RankEnd& end = traffic_.ends(i).front();
@@ -73,7 +73,7 @@ std::vector<double> LinkUse::at(const Lanes& lanes, Time t) const {
         rank < timeline.process_of.size() ? timeline.process_of[rank] : static_cast<std::int32_t>(end.rank);
     const auto found = now.find({process, std::string_view(program_.communication.streams[end.stream].name)});
     if (found == now.end()) continue;
-    const Slice& s = *found->second;
+    const Slice& s = found->second;
     const auto& names = names_[static_cast<std::size_t>(i.stage)];
     const auto op = names.find(timeline.names[static_cast<std::size_t>(s.name)]);
     if (op == names.end() || op->second.slot != i.slot) continue;

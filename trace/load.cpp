@@ -20,7 +20,7 @@
 namespace orrery::trace {
 namespace {
 
-constexpr std::string_view kPacked = "\x1f\x8b", kDatabase = "SQLite format 3";
+constexpr std::string_view kOurs = "orrery.timeline", kPacked = "\x1f\x8b", kDatabase = "SQLite format 3";
 // A packed trace may unpack to as much; what is made of it takes some five times that in memory.
 constexpr std::size_t kMostUnpacked = std::size_t{1} << 30;
 
@@ -92,7 +92,7 @@ File read(const std::filesystem::path& path) {
   const std::string file = path == "-" ? "standard input" : path.string();
   std::string text = load_text(path, kLargestTimelineFile);
   if (text.starts_with(kPacked)) text = unpacked(std::move(text), file);
-  if (text.starts_with("orrery.timeline")) return {from_binary(text, file), {}};
+  if (text.starts_with(kOurs)) return {from_binary(text, file), {}};
   if (is_chakra(text)) {
     DeviceTrace trace = from_chakra(text, file);
     if (trace.activities.empty())
@@ -136,6 +136,10 @@ bool is_foreign(const std::filesystem::path& path) {
   constexpr std::size_t kOfTwoMessages = std::size_t{1} << 20;  // metadata may hold the trace's own source
   return begins_with(path, kDatabase) || begins_with(path, kPacked) ||
          is_chakra(beginning(path, kOfTwoMessages));
+}
+
+bool is_binary_timeline(const std::filesystem::path& path) {
+  return begins_with(path, kOurs);
 }
 
 Timeline of_events(const Json& trace, const std::string& file) {

@@ -4,50 +4,37 @@
 #include <algorithm>
 
 namespace orrery::gui {
-namespace {
-
-// The first slice from `i` on that starts at `t` or later: in steps that double, as it is mostly near.
-std::size_t first_from(std::span<const Slice> slices, std::size_t i, Time t) {
-  std::size_t step = 1, low = i;
-  while (i + step < slices.size() && slices[i + step].start < t) {
-    low = i + step;
-    step *= 2;
-  }
-  const auto begin = slices.begin() + static_cast<std::ptrdiff_t>(low);
-  const auto end = slices.begin() + static_cast<std::ptrdiff_t>(std::min(i + step, slices.size()));
-  return static_cast<std::size_t>(
-      std::partition_point(begin, end, [&](const Slice& s) { return s.start < t; }) - slices.begin());
-}
-
-}  // namespace
 
 void find_columns(const sim::Lanes& lanes, const sim::Lane& lane, std::span<const Time> edges,
                   std::span<Column> out) {
-  const auto slices = lanes.slices(lane);
-  std::size_t i = lanes.first_after(lane, edges.front());  // the first that may reach into the column
+  const sim::LaneSlices slices = lanes.slices(lane);
+  // A slice of no length that is on the first edge too.
+  std::size_t i = slices.first_after(edges.front() - Time{1});  // the first that may reach into the column
   Time from = edges.front();
   for (std::size_t x = 0; x < out.size(); ++x) {
     Column& column = out[x];
     const Time to = edges[x + 1];
     column = {};
-    while (i < slices.size() && slices[i].end <= from && slices[i].end > slices[i].start) ++i;
-    if (i == slices.size() || slices[i].start >= to) {
+    while (i < slices.size() && slices.end(i) <= from && slices.end(i) > slices.start(i)) ++i;
+    if (i == slices.size() || slices.start(i) >= to) {
       from = to;
       continue;
     }
-    const std::size_t last = first_from(slices, i, to);  // one past the last that reaches into it
-    const auto inside = [&](const Slice& s) { return std::min(s.end, to) - std::max(s.start, from); };
+    const std::size_t last = slices.first_from(i, to);  // one past the last that reaches into it
+    const auto inside = [&](std::size_t s) {
+      return std::min(slices.end(s), to) - std::max(slices.start(s), from);
+    };
     const double whole = std::max<double>(1, static_cast<double>((to - from).value));
     // The first and the last may reach out of it; those between do not.
-    std::size_t best = inside(slices[last - 1]) > inside(slices[i]) ? last - 1 : i;
+    std::size_t best = inside(last - 1) > inside(i) ? last - 1 : i;
     if (last - i > 2) {
-      const std::size_t middle = lanes.longest(lane, i + 1, last - 1);
-      if (inside(slices[middle]) > inside(slices[best])) best = middle;
+      const sim::LaneSlices::Longest middle = slices.longest(i + 1, last - 1);
+      if (middle.length > inside(best)) best = middle.slice;
     }
     const auto share = [&](Time t) { return static_cast<float>(static_cast<double>(t.value) / whole); };
-    column = {static_cast<std::int32_t>(best), share(lanes.busy_of(lane, i, last, from, to)),
-              share(lanes.waiting_of(lane, i, last, from, to))};
-    i = slices[last - 1].end > to ? last - 1 : last;
+    column = {static_cast<std::int32_t>(best), share(slices.busy_of(i, last, from, to)),
+              share(slices.waiting_of(i, last, from, to))};
+    i = slices.end(last - 1) > to ? last - 1 : last;
     from = to;
   }
 }

@@ -12,17 +12,18 @@ namespace orrery::gui {
 namespace {
 
 std::vector<std::uint32_t> slices_named(const sim::Lanes& lanes, const std::vector<bool>& names) {
-  const auto& slices = lanes.timeline().slices;
+  std::vector<std::pair<Time, std::uint32_t>> found;
+  lanes.for_each_slice([&](const Slice& s, std::size_t i) {
+    if (names[static_cast<std::size_t>(s.name)]) found.emplace_back(s.start, static_cast<std::uint32_t>(i));
+  });
+  std::sort(found.begin(), found.end());
   std::vector<std::uint32_t> out;
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    if (names[static_cast<std::size_t>(slices[i].name)]) out.push_back(static_cast<std::uint32_t>(i));
-  }
-  std::stable_sort(out.begin(), out.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return slices[a].start < slices[b].start; });
+  out.reserve(found.size());
+  for (const auto& [start, slice] : found) out.push_back(slice);
   return out;
 }
 
-std::vector<bool> names_with(const Timeline& t, const QString& wanted) {
+std::vector<bool> names_with(const TimelineHead& t, const QString& wanted) {
   std::vector<bool> out;
   for (const std::string& name : t.names)
     out.push_back(QString::fromStdString(name).contains(wanted, Qt::CaseInsensitive));
@@ -194,10 +195,11 @@ void TimelinePage::find_whole() {
       });
 }
 
-// Of large timelines that takes a second, which nobody waits for.
+// Of large timelines that takes seconds, which nobody waits for. Of the largest, whose partners would take as
+// much memory as their slices, they are found with the critical path, when somebody asks for that.
 void TimelinePage::find_meetings(std::size_t which) {
   const RunPtr run = session_.run(which);
-  if (!run) return;
+  if (!run || run->lanes.size() > kMostAtOnce) return;
   session_.jobs().start(
       which == 0 ? "partners" : "partners beside",
       [run](Job&) -> std::shared_ptr<const sim::Meetings> { return make_large<sim::Meetings>(run->lanes); },
@@ -241,7 +243,7 @@ void TimelinePage::show_selection() {
   if (time.selection()) {
     time.change([&](TimeAxis& a) { a.show(time.selection()->first, time.selection()->second); });
   } else if (const auto slice = views_[0]->selected()) {
-    const Slice& s = session_.run(0)->timeline().slices[*slice];
+    const Slice s = session_.run(0)->lanes.slice(*slice);
     const Time margin = (s.end - s.start) / 5;
     time.change([&](TimeAxis& a) { a.show(s.start - margin, s.end + margin); });
   } else {
@@ -285,11 +287,14 @@ void TimelinePage::show_critical_path(bool show) {
   session_.jobs().start(
       "critical path",
       [run, known = views_[0]->meetings()](Job&) {
-        const auto meetings = known ? known : make_large<sim::Meetings>(run->lanes);
-        return sim::critical_path(run->lanes, *meetings);
+        const std::shared_ptr<const sim::Meetings> meetings =
+            known ? known : make_large<sim::Meetings>(run->lanes);
+        return std::pair(meetings, sim::critical_path(run->lanes, *meetings));
       },
-      [this, run](const std::vector<sim::Link>& path) {
+      [this, run](const auto& found) {
+        const auto& [meetings, path] = found;
         if (run != session_.run(0)) return;
+        if (!views_[0]->meetings()) views_[0]->set_meetings(meetings);
         path_ = by_lane(run->lanes, path);
         path_gaps_ = Time{0};
         for (const sim::Link& link : path) path_gaps_ += link.gap;

@@ -66,6 +66,9 @@ class TimelinePage : public QWidget {
   QString slice_text() const { return slice_->toPlainText(); }
 
  private:
+  // Slices whose partners are found unasked, and of two runs that are compared op by op.
+  static constexpr std::size_t kMostAtOnce = 30'000'000;
+
   void build_bar();
   void build_details();
   QWidget* build_op_tree();
@@ -80,7 +83,7 @@ class TimelinePage : public QWidget {
   void show_legend();
   void show_slice(std::size_t which, std::size_t slice);
   void show_part(std::size_t which, const sim::Part& part);
-  void show_statistics(const sim::Statistics& statistics, const Timeline& timeline);
+  void show_statistics(const sim::Statistics& statistics, const TimelineHead& timeline);
   void compare_runs();
   void show_difference(const sim::Comparison& comparison);
   void show_causes(const std::vector<sim::Cause>& causes);

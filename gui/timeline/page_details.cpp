@@ -115,8 +115,8 @@ void TimelinePage::clear_details() {
 
 void TimelinePage::show_slice(std::size_t which, std::size_t slice) {
   const RunPtr& run = session_.run(which);
-  const Timeline& t = run->timeline();
-  const Slice& s = t.slices[slice];
+  const TimelineHead& t = run->timeline();
+  const Slice s = run->lanes.slice(slice);
   const auto name = static_cast<std::size_t>(s.name);
   QString html = QString("<h4>%1</h4><table cellspacing='0' cellpadding='1'>")
                      .arg(QString::fromStdString(t.names[name]).toHtmlEscaped());
@@ -144,7 +144,7 @@ void TimelinePage::show_slice(std::size_t which, std::size_t slice) {
   const RunPtr& other = session_.run(1 - which);
   if (other) {
     if (const auto there = sim::twin(run->lanes, slice, other->lanes)) {
-      const Slice& o = other->timeline().slices[*there];
+      const Slice o = other->lanes.slice(*there);
       const double change = ratio(o.end - o.active, std::max(Time{1}, s.end - s.active)) - 1;
       line(tr("in %1").arg(other->name.toHtmlEscaped()),
            tr("%1 (%2 %), began %3 %4")
@@ -192,7 +192,7 @@ void TimelinePage::show_longest_gap() {
       });
 }
 
-void TimelinePage::show_statistics(const sim::Statistics& s, const Timeline& timeline) {
+void TimelinePage::show_statistics(const sim::Statistics& s, const TimelineHead& timeline) {
   QStringList idle;
   for (const sim::Idle& i : s.idle)
     idle << tr("%1 %2").arg(text_of_cause(i.cause).toHtmlEscaped(), percent(i.time, s.window));
@@ -229,6 +229,11 @@ void TimelinePage::compare_runs() {
   difference_label_->setText(tr("Lay a second run beside the first to see what differs."));
   const RunPtr a = session_.run(0), b = session_.run(1);
   if (!a || !b) return;
+  if (a->lanes.size() + b->lanes.size() > kMostAtOnce) {
+    difference_label_->setText(
+        tr("Runs of more than %L1 slices together are not compared op by op.").arg(kMostAtOnce));
+    return;
+  }
   struct Both {
     sim::Comparison ops;
     std::vector<sim::Cause> causes;
@@ -236,7 +241,7 @@ void TimelinePage::compare_runs() {
   session_.jobs().start(
       "compare",
       [a, b](Job&) {
-        return Both{sim::compare(a->timeline(), b->timeline()), sim::causes(a->lanes, b->lanes)};
+        return Both{sim::compare(a->lanes.unpacked(), b->lanes.unpacked()), sim::causes(a->lanes, b->lanes)};
       },
       [this](const Both& both) {
         show_causes(both.causes);
@@ -334,7 +339,7 @@ QWidget* TimelinePage::build_rank_map() {
 void TimelinePage::fill_measures() {
   rank_measure_->clear();
   if (!session_.run(0)) return;
-  const Timeline& t = session_.run(0)->timeline();
+  const TimelineHead& t = session_.run(0)->timeline();
   for (const RankMeasure& m : rank_measures(t)) rank_measure_->addItem(name_of(m, t));
 }
 

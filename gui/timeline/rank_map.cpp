@@ -26,21 +26,17 @@ double share_of(const sim::Lanes& lanes, std::int32_t process, const RankMeasure
   if (of.empty()) return kNotRecorded;
   for (const sim::Lane& lane : of) {
     if (lane.stream != m.stream) continue;
-    const std::size_t first = lanes.first_after(lane, from);
-    const auto slices = lanes.slices(lane);
-    const auto end = std::partition_point(slices.begin() + static_cast<std::ptrdiff_t>(first), slices.end(),
-                                          [&](const Slice& s) { return s.start < to; });
-    const auto last = static_cast<std::size_t>(end - slices.begin());
+    const sim::LaneSlices slices = lanes.slices(lane);
+    const std::size_t first = slices.first_after(from), last = slices.first_from(first, to);
     if (last <= first) continue;
-    const Time waiting = lanes.waiting_of(lane, first, last, from, to);
-    sum += m.what == RankMeasure::What::kWaiting ? waiting
-                                                 : lanes.busy_of(lane, first, last, from, to) - waiting;
+    const Time waiting = slices.waiting_of(first, last, from, to);
+    sum += m.what == RankMeasure::What::kWaiting ? waiting : slices.busy_of(first, last, from, to) - waiting;
   }
   return ratio(sum, std::max(Time{1}, to - from));
 }
 
 // By process: the most that is live between two times.
-std::vector<double> memory_of(const Timeline& t, std::size_t processes, Time from, Time to) {
+std::vector<double> memory_of(const TimelineHead& t, std::size_t processes, Time from, Time to) {
   std::vector<double> out(processes, kNotRecorded);
   for (std::size_t i = 0; i < t.memory.size(); ++i) {
     const MemoryPoint& p = t.memory[i];
@@ -54,7 +50,7 @@ std::vector<double> memory_of(const Timeline& t, std::size_t processes, Time fro
 
 }  // namespace
 
-std::vector<RankMeasure> rank_measures(const Timeline& timeline) {
+std::vector<RankMeasure> rank_measures(const TimelineHead& timeline) {
   std::vector<RankMeasure> out;
   for (std::size_t s = 0; s < timeline.streams.size(); ++s) {
     const auto stream = static_cast<std::int32_t>(s);
@@ -66,7 +62,7 @@ std::vector<RankMeasure> rank_measures(const Timeline& timeline) {
   return out;
 }
 
-QString name_of(const RankMeasure& m, const Timeline& timeline) {
+QString name_of(const RankMeasure& m, const TimelineHead& timeline) {
   if (m.what == RankMeasure::What::kMemory) return QObject::tr("memory: most live bytes");
   const QString stream = QString::fromStdString(timeline.streams[static_cast<std::size_t>(m.stream)]);
   return m.what == RankMeasure::What::kWorking ? QObject::tr("%1: working").arg(stream)
@@ -74,7 +70,7 @@ QString name_of(const RankMeasure& m, const Timeline& timeline) {
 }
 
 std::vector<double> rank_values(const sim::Lanes& lanes, const RankMeasure& m, Time from, Time to) {
-  const Timeline& t = lanes.timeline();
+  const TimelineHead& t = lanes.timeline();
   std::size_t processes = t.rank_labels.size();
   for (const sim::Lane& lane : lanes.all())
     processes = std::max(processes, static_cast<std::size_t>(lane.rank) + 1);

@@ -21,8 +21,8 @@ struct RankMeasure {
   friend bool operator==(const RankMeasure&, const RankMeasure&) = default;
 };
 // Those that the timeline knows about; the first one is computing.
-std::vector<RankMeasure> rank_measures(const Timeline& timeline);
-QString name_of(const RankMeasure& measure, const Timeline& timeline);
+std::vector<RankMeasure> rank_measures(const TimelineHead& timeline);
+QString name_of(const RankMeasure& measure, const TimelineHead& timeline);
 // By rank: the share of [from, to) in which its stream worked, or waited for partners; or the most bytes that
 // were live then; NaN where nothing is recorded.
 std::vector<double> rank_values(const sim::Lanes& lanes, const RankMeasure& measure, Time from, Time to);

@@ -22,13 +22,15 @@ QString counted(std::int64_t n, const char* one) {
 
 std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> parts,
                            const std::function<void()>& go_on) {
-  constexpr int kBins = 1 << 14;
+  // More of large timelines, whose columns of a bin's width have too many slices to be drawn one by one.
+  constexpr std::size_t kMany = 20'000'000;
+  const int bins = lanes.size() > kMany ? 1 << 17 : 1 << 14;
   TimeAxis axis;
   axis.set_limits(lanes.begin(), lanes.end());
-  axis.set_width(kBins);
+  axis.set_width(bins);
   const std::vector<Time> edges = axis.edges();
-  std::vector<Column> columns(kBins);
-  std::vector<float> out(kBins);
+  std::vector<Column> columns(static_cast<std::size_t>(bins));
+  std::vector<float> out(columns.size());
   double ranks = 0;
   for (const Row::Part& part : parts) {
     go_on();
@@ -51,7 +53,7 @@ float mean_bin(std::span<const float> bins, double from, double to) {
 }
 
 Rows::Rows(const sim::Lanes& lanes, Grouping grouping) : lanes_(lanes) {
-  const Timeline& t = lanes.timeline();
+  const TimelineHead& t = lanes.timeline();
   for (const sim::Lane& l : lanes.all()) {
     if (processes_.empty() || processes_.back() != l.rank) processes_.push_back(l.rank);
   }
@@ -76,7 +78,7 @@ Rows::Rows(const sim::Lanes& lanes, Grouping grouping) : lanes_(lanes) {
   flatten();
 }
 
-std::vector<Grouping> Rows::groupings(const Timeline& t) {
+std::vector<Grouping> Rows::groupings(const TimelineHead& t) {
   std::vector<Grouping> out;
   if (sim::coordinate(t, 0, "pp") >= 0) out.push_back(Grouping::kStage);
   if (t.node_ranks > 0) out.push_back(Grouping::kNode);
@@ -85,7 +87,7 @@ std::vector<Grouping> Rows::groupings(const Timeline& t) {
   return out;
 }
 
-QString Rows::rank_label(const Timeline& t, std::int64_t rank) {
+QString Rows::rank_label(const TimelineHead& t, std::int64_t rank) {
   const auto r = static_cast<std::size_t>(rank);
   if (t.axes.empty() && t.process_of.empty() && r < t.rank_labels.size() && !t.rank_labels[r].empty())
     return QString::fromStdString(t.rank_labels[r]);  // a process is one rank
@@ -97,14 +99,14 @@ QString Rows::rank_label(const Timeline& t, std::int64_t rank) {
   return label + " (" + parts.join(", ") + ")";
 }
 
-QString Rows::process_label(const Timeline& t, std::int32_t process) {
+QString Rows::process_label(const TimelineHead& t, std::int32_t process) {
   const auto p = static_cast<std::size_t>(process);
   if (p < t.rank_labels.size() && !t.rank_labels[p].empty()) return QString::fromStdString(t.rank_labels[p]);
   return rank_label(t, process);
 }
 
 void Rows::build(Grouping grouping) {
-  const Timeline& t = lanes_.timeline();
+  const TimelineHead& t = lanes_.timeline();
   if (grouping == Grouping::kStage) {
     std::map<std::int64_t, std::vector<std::int32_t>> stages;
     for (const std::int32_t p : processes_) {

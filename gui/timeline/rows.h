@@ -45,7 +45,7 @@ struct Row {
 // Rows with more parts than this are drawn from bins when seen from afar.
 inline constexpr std::size_t kManyParts = 12;
 
-// The share of ranks that compute, over the length of the timeline in equal bins. Takes half a millisecond a
+// The share of ranks that compute, over the length of the timeline in equal bins. Takes some milliseconds a
 // part.
 // `go_on` is called for each part, and may throw.
 std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> parts,
@@ -68,11 +68,11 @@ class Rows {
   // What computes, of all processes; none where streams do not tell what their ops are.
   std::vector<Row::Part> computing() const;
   // The groupings that make sense for this timeline.
-  static std::vector<Grouping> groupings(const Timeline& timeline);
+  static std::vector<Grouping> groupings(const TimelineHead& timeline);
 
   // "rank 17 (tp 1, dp 2, pp 0)"; numbers of axes only where they are known.
-  static QString rank_label(const Timeline& timeline, std::int64_t rank);
-  static QString process_label(const Timeline& timeline, std::int32_t process);
+  static QString rank_label(const TimelineHead& timeline, std::int64_t rank);
+  static QString process_label(const TimelineHead& timeline, std::int32_t process);
 
  private:
   void build(Grouping grouping);

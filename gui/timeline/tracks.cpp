@@ -47,12 +47,41 @@ QRgb Tracks::faded(QRgb colour, double share) const {
   return mix(colour, theme_.row.rgb(), share);
 }
 
-Tracks::Line Tracks::lane_line(const Row& row, const Scale& scale, const Emphasis& emphasis) const {
-  const sim::Lane& lane = lanes_.all()[row.lane];
-  const auto slices = lanes_.slices(lane);
+std::optional<std::int64_t> Tracks::moved(const TimeAxis& axis) const {
+  constexpr double kExact = 0.01;  // of a column
+  const TimeAxis& from = found_.axis;
+  if (axis.span() != from.span() || axis.width() != from.width()) return std::nullopt;
+  const double by = from.x_of(axis.from());
+  const double whole = std::nearbyint(by);
+  if (std::abs(by - whole) > kExact || std::abs(whole) > 1e9) return std::nullopt;
+  return static_cast<std::int64_t>(whole);
+}
+
+std::vector<Column> Tracks::columns_of(std::size_t lane, const Scale& scale,
+                                       const std::vector<Column>* before, std::int64_t by) const {
+  const std::int64_t width = scale.axis.width();
+  std::vector<Column> out(static_cast<std::size_t>(width));
+  // Columns [first, last) come into view.
+  std::int64_t first = 0, last = width;
+  if (before != nullptr && std::abs(by) < width) {
+    first = by > 0 ? width - by : 0;
+    last = by > 0 ? width : -by;
+    std::copy(before->begin() + std::max<std::int64_t>(0, by), before->end() + std::min<std::int64_t>(0, by),
+              out.begin() + std::max<std::int64_t>(0, -by));
+  }
+  const auto count = static_cast<std::size_t>(last - first), at = static_cast<std::size_t>(first);
+  if (count > 0) {
+    find_columns(lanes_, lanes_.all()[lane], std::span(scale.edges).subspan(at, count + 1),
+                 std::span(out).subspan(at, count));
+  }
+  return out;
+}
+
+Tracks::Line Tracks::lane_line(const Row& row, const Scale& scale, const Emphasis& emphasis,
+                               std::vector<Column> columns) const {
+  const sim::LaneSlices slices = lanes_.slices(lanes_.all()[row.lane]);
   const auto width = static_cast<std::size_t>(scale.axis.width());
-  Line line{std::vector<QRgb>(width), std::vector<Column>(width)};
-  find_columns(lanes_, lane, scale.edges, line.columns);
+  Line line{std::vector<QRgb>(width), std::move(columns)};
   std::int32_t known = -1;
   QRgb colour = 0;
   for (std::size_t x = 0; x < width; ++x) {
@@ -60,7 +89,7 @@ Tracks::Line Tracks::lane_line(const Row& row, const Scale& scale, const Emphasi
     if (c.slice < 0) continue;
     if (c.slice != known) {
       known = c.slice;
-      const Slice& s = slices[static_cast<std::size_t>(known)];
+      const Slice s = slices.without_times(static_cast<std::size_t>(known));
       colour = colours_.of(s);
       if (!emphasis.names.empty() && !emphasis.names[static_cast<std::size_t>(s.name)])
         colour = faded(colour, kFaded);
@@ -117,10 +146,10 @@ std::vector<float> Tracks::shares(const Row& row, const Scale& scale) const {
     const sim::Lane& lane = lanes_.all()[part.lane];
     const auto slices = lanes_.slices(lane);
     const double weight = static_cast<double>(part.ranks) / ranks;
-    for (std::size_t i = lanes_.first_after(lane, axis.from());
-         i < slices.size() && slices[i].start < axis.to(); ++i) {
-      const double from = std::max(0.0, axis.x_of(slices[i].start));
-      const double to = std::min(static_cast<double>(width), axis.x_of(slices[i].end));
+    for (std::size_t i = slices.first_after(axis.from()); i < slices.size() && slices.start(i) < axis.to();
+         ++i) {
+      const double from = std::max(0.0, axis.x_of(slices.start(i)));
+      const double to = std::min(static_cast<double>(width), axis.x_of(slices.end(i)));
       const auto a = static_cast<std::size_t>(from), b = static_cast<std::size_t>(to);
       if (a == b) {
         out[std::min(a, width - 1)] += static_cast<float>(weight * (to - from));
@@ -142,11 +171,11 @@ std::vector<float> Tracks::shares(const Row& row, const Scale& scale) const {
 
 void Tracks::names(QPainter& painter, const Row& row, const Line& line, int top) const {
   const auto slices = lanes_.slices(lanes_.all()[row.lane]);
-  const Timeline& t = lanes_.timeline();
+  const TimelineHead& t = lanes_.timeline();
   const QFontMetrics metrics(painter.font());
   painter.setPen(QColor(0x10, 0x14, 0x18));
   for (const ColumnRun& run : find_runs(line.columns, kLeastForName)) {
-    const Slice& s = slices[static_cast<std::size_t>(run.slice)];
+    const Slice s = slices.without_times(static_cast<std::size_t>(run.slice));
     const QString text = metrics.elidedText(QString::fromStdString(t.names[static_cast<std::size_t>(s.name)]),
                                             Qt::ElideMiddle, run.count - 8);
     painter.drawText(run.first + 4, top + (kRowHeight + metrics.ascent() - metrics.descent()) / 2, text);
@@ -178,11 +207,12 @@ void Tracks::path(QPainter& painter, const Row& row, const TimeAxis& axis, const
 }
 
 QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const Emphasis& emphasis,
-                       const QFont& font) const {
+                       const QFont& font) {
   const int width = axis.width();
   QImage out(width, std::max<int>(1, static_cast<int>(rows.size()) * kRowHeight), QImage::Format_RGB32);
   const Scale scale{axis, axis.edges()};
   std::vector<Line> lines(rows.size());
+  const std::optional<std::int64_t> by = moved(axis);
   auto* const pixels = reinterpret_cast<QRgb*>(out.bits());
   const auto stride = static_cast<std::size_t>(out.bytesPerLine()) / sizeof(QRgb);
   in_parallel(rows.size(), [&](std::size_t r) {
@@ -193,7 +223,11 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
     for (int y = 0; y < kRowHeight; ++y) std::fill_n(line_at(y), width, ground);
     std::fill_n(line_at(kRowHeight - 1), width, theme_.grid.rgb());
     if (rows[r]->kind == Row::Kind::kLane) {
-      lines[r] = lane_line(*rows[r], scale, emphasis);
+      const auto before = found_.columns.find(rows[r]->lane);
+      const bool known = by && before != found_.columns.end();
+      lines[r] = lane_line(*rows[r], scale, emphasis,
+                           columns_of(rows[r]->lane, scale, known ? &before->second : nullptr,
+                                      known ? *by - found_.moved : 0));
       for (QRgb& c : lines[r].colours) c = c == 0 ? ground : c;
       for (int y = kSliceMargin; y < kRowHeight - kSliceMargin; ++y)
         std::memcpy(line_at(y), lines[r].colours.data(), static_cast<std::size_t>(width) * sizeof(QRgb));
@@ -218,6 +252,12 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
     names(painter, *rows[r], lines[r], top);
     path(painter, *rows[r], axis, emphasis, top);
   }
+  if (!by) found_.axis = axis;
+  found_.moved = by.value_or(0);
+  found_.columns.clear();
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (rows[r]->kind == Row::Kind::kLane) found_.columns[rows[r]->lane] = std::move(lines[r].columns);
+  }
   return out;
 }
 
@@ -231,7 +271,7 @@ void Tracks::draw(QPainter& painter, const TimeAxis& axis, std::span<Row* const>
     painter.fillRect(0, top, axis.width(), kRowHeight,
                      row.kind == Row::Kind::kLane ? theme_.row : theme_.row_alternate);
     if (row.kind == Row::Kind::kLane) {
-      const Line line = lane_line(row, scale, emphasis);
+      const Line line = lane_line(row, scale, emphasis, columns_of(row.lane, scale, nullptr, 0));
       for (std::size_t x = 0; x < line.colours.size();) {
         const std::size_t first = x;
         while (x < line.colours.size() && line.colours[x] == line.colours[first]) ++x;

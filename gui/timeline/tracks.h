@@ -8,7 +8,10 @@
 #include <QFont>
 #include <QImage>
 #include <QPainter>
+#include <map>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "gui/theme.h"
 #include "gui/timeline/axis.h"
@@ -31,8 +34,9 @@ class Tracks {
   Tracks(const sim::Lanes& lanes, const Theme& theme, Colouring colouring);
 
   // `rows` from the top of the picture on, kRowHeight each, as wide as the axis.
+  // Where the axis of the last picture was moved by whole columns, what was found for it serves again.
   QImage picture(const TimeAxis& axis, std::span<Row* const> rows, const Emphasis& emphasis,
-                 const QFont& font) const;
+                 const QFont& font);
   // By column: the share of the ranks of a row of several that compute.
   std::vector<float> shares(const Row& row, const TimeAxis& axis) const;
   // The same as shapes, for files of vectors.
@@ -49,7 +53,20 @@ class Tracks {
     const TimeAxis& axis;
     std::vector<Time> edges;
   };
-  Line lane_line(const Row& row, const Scale& scale, const Emphasis& emphasis) const;
+  // What was found for the last picture: columns by lane. `axis` is that of the first of the pictures since
+  // which the axis only moved, by `moved` columns in all.
+  struct Found {
+    TimeAxis axis;
+    std::int64_t moved = 0;
+    std::map<std::size_t, std::vector<Column>> columns;
+  };
+  // How far an axis is from that; none where it is another one, or between columns.
+  std::optional<std::int64_t> moved(const TimeAxis& axis) const;
+  // `by`: columns that the axis moved since `before` were found, where they were.
+  std::vector<Column> columns_of(std::size_t lane, const Scale& scale, const std::vector<Column>* before,
+                                 std::int64_t by) const;
+  Line lane_line(const Row& row, const Scale& scale, const Emphasis& emphasis,
+                 std::vector<Column> columns) const;
   std::vector<float> shares(const Row& row, const Scale& scale) const;
   void names(QPainter& painter, const Row& row, const Line& line, int top) const;
   void path(QPainter& painter, const Row& row, const TimeAxis& axis, const Emphasis& emphasis, int top) const;
@@ -58,6 +75,7 @@ class Tracks {
   const sim::Lanes& lanes_;
   const Theme& theme_;
   SliceColours colours_;
+  Found found_;
 };
 
 }  // namespace orrery::gui

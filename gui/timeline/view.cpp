@@ -146,7 +146,7 @@ void TimelineView::select(std::optional<std::size_t> slice) {
   selected_ = slice;
   partners_.clear();
   if (slice && run_) {
-    const Slice& s = run_->timeline().slices[*slice];
+    const Slice s = run_->lanes.slice(*slice);
     find_partners();
     if (row_of_lane(run_->lanes.lane_of(*slice)) < 0) reveal(s.rank, -1, s.stream);
     if (s.end <= time_.axis().from() || s.start >= time_.axis().to()) {
@@ -220,7 +220,7 @@ std::vector<std::int32_t> TimelineView::processes_between(int y1, int y2) const 
 QRectF TimelineView::slice_rect(std::size_t slice) const {
   const int row = row_of_lane(run_->lanes.lane_of(slice));
   if (row < 0) return {};
-  const Slice& s = run_->timeline().slices[slice];
+  const Slice s = run_->lanes.slice(slice);
   const double left = time_.axis().x_of(s.start), right = time_.axis().x_of(s.end);
   return {label_width_ + left, row_top(row) + 1.5, std::max(2.0, right - left), kRowHeight - 4.0};
 }
@@ -256,11 +256,10 @@ void TimelineView::draw_labels(QPainter& painter, int first, int count) const {
 
 void TimelineView::draw_arrows(QPainter& painter) const {
   if (!selected_ || partners_.empty()) return;
-  const auto& slices = run_->timeline().slices;
   // From who came last, or a sender, to the others: it is what they waited for.
   std::size_t from = *selected_;
   for (const std::size_t p : partners_) {
-    if (slices[p].start > slices[from].start) from = p;
+    if (run_->lanes.slice(p).start > run_->lanes.slice(from).start) from = p;
   }
   const QRectF begin = slice_rect(from);
   painter.setRenderHint(QPainter::Antialiasing);
@@ -271,8 +270,8 @@ void TimelineView::draw_arrows(QPainter& painter) const {
     if (p == from) continue;
     const QRectF end = slice_rect(p);
     if (begin.isNull() || end.isNull()) continue;
-    const QPointF a(label_width_ + time_.axis().x_of(slices[from].start), begin.center().y());
-    const QPointF b(label_width_ + time_.axis().x_of(slices[p].active), end.center().y());
+    const QPointF a(label_width_ + time_.axis().x_of(run_->lanes.slice(from).start), begin.center().y());
+    const QPointF b(label_width_ + time_.axis().x_of(run_->lanes.slice(p).active), end.center().y());
     QPainterPath path(a);
     const double bend = std::clamp(std::abs(b.y() - a.y()) / 3, 12.0, 60.0);
     path.cubicTo(a + QPointF(-bend, 0), b + QPointF(-bend, 0), b);

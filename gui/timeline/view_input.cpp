@@ -96,8 +96,8 @@ void TimelineView::leaveEvent(QEvent*) {
 }
 
 QString TimelineView::tip(std::size_t slice) const {
-  const Timeline& t = run_->timeline();
-  const Slice& s = t.slices[slice];
+  const TimelineHead& t = run_->timeline();
+  const Slice s = run_->lanes.slice(slice);
   QString out =
       QString("<b>%1</b><br>%2, micro-batch %3<br>%4")
           .arg(QString::fromStdString(t.names[static_cast<std::size_t>(s.name)]).toHtmlEscaped(),

@@ -351,7 +351,10 @@ void add_model(Arguments& x, const Model& m, const Training& t, const Plan& p) {
 // Layers of each chunk in model order: E embedding, t layer, m module of multi-token prediction, L loss.
 std::string chunks(const std::vector<std::int64_t>& layers, std::int64_t mtp) {
   std::string out = "\"E";
-  for (std::size_t c = 0; c < layers.size(); ++c) out += fmt::format("{}t*{}", c > 0 ? "|" : "", layers[c]);
+  for (std::size_t c = 0; c < layers.size(); ++c) {
+    if (c > 0) out += "|";
+    if (layers[c] > 0) out += fmt::format("t*{}", layers[c]);
+  }
   return out + std::string(static_cast<std::size_t>(mtp), 'm') + "L\"";
 }
 

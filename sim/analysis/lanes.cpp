@@ -13,7 +13,7 @@
 namespace orrery::sim {
 namespace {
 
-constexpr std::size_t kBlock = 16;  // slices under a leaf of the tree
+constexpr std::size_t kBlock = PackedSlices::kBlock;
 
 auto lane_order(const Slice& s) {
   return std::tie(s.rank, s.stream, s.start, s.end);
@@ -22,104 +22,105 @@ bool before(const Slice& a, const Slice& b) {
   return lane_order(a) < lane_order(b);
 }
 
-}  // namespace
-
-Lanes::Lanes(Timeline timeline) : timeline_(std::move(timeline)) {
-  if (timeline_.slices.size() > std::numeric_limits<std::uint32_t>::max())
-    throw Error(fmt::format("a timeline of {} slices is too long", timeline_.slices.size()));
-  constexpr std::int32_t kMostStreams = 256;
-  for (const Slice& s : timeline_.slices) {
-    if (s.stream >= kMostStreams)
-      throw Error(
-          fmt::format("a timeline of {} streams has too many: at most {}", s.stream + 1, kMostStreams));
-    for (auto i = timeline_.streams.size(); i <= static_cast<std::size_t>(s.stream); ++i)
-      timeline_.streams.push_back(fmt::format("stream {}", i));
-  }
-  sort();
-  const auto& slices = timeline_.slices;
-  busy_before_.reserve(slices.size() + 1);
-  busy_before_.push_back(0);
-  waiting_before_.reserve(slices.size() + 1);
-  waiting_before_.push_back(0);
-  begin_ = Time{slices.empty() ? 0 : std::numeric_limits<std::int64_t>::max()};
-  for (const Slice& s : slices) {
-    busy_before_.push_back(busy_before_.back() + static_cast<std::uint64_t>((s.end - s.start).value));
-    waiting_before_.push_back(waiting_before_.back() +
-                              static_cast<std::uint64_t>((s.active - s.start).value));
-    begin_ = std::min(begin_, s.start);
-    end_ = std::max(end_, s.end);
-  }
-  build_tree();
-}
-
-void Lanes::sort() {
-  auto& slices = timeline_.slices;
-  if (!std::is_sorted(slices.begin(), slices.end(), before))
-    std::stable_sort(slices.begin(), slices.end(), before);
-  for (std::size_t i = 0; i < slices.size();) {
-    const std::size_t first = i;
-    bool overlap = false;
-    while (i < slices.size() && slices[i].rank == slices[first].rank &&
-           slices[i].stream == slices[first].stream) {
-      overlap |= i > first && slices[i].start < slices[i - 1].end;
-      ++i;
-    }
-    if (overlap)
-      split_overlapping(first, i);
-    else
-      lanes_.push_back({slices[first].rank, slices[first].stream, 0, first, i - first});
-  }
-}
-
-// Each slice goes to the lane that is free first.
-void Lanes::split_overlapping(std::size_t first, std::size_t last) {
-  auto& slices = timeline_.slices;
+// Slices of a stream that overlap: each goes to the lane that is free first.
+std::vector<std::vector<const Slice*>> by_depth(std::span<const Slice> slices) {
   using Free = std::pair<Time, std::size_t>;  // since when, depth
   std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
-  std::vector<std::vector<Slice>> by_depth;
-  for (std::size_t i = first; i < last; ++i) {
-    std::size_t depth = by_depth.size();
-    if (!free.empty() && free.top().first <= slices[i].start) {
+  std::vector<std::vector<const Slice*>> out;
+  for (const Slice& s : slices) {
+    std::size_t depth = out.size();
+    if (!free.empty() && free.top().first <= s.start) {
       depth = free.top().second;
       free.pop();
     } else {
-      by_depth.emplace_back();
+      out.emplace_back();
     }
-    by_depth[depth].push_back(slices[i]);
-    free.emplace(slices[i].end, depth);
+    out[depth].push_back(&s);
+    free.emplace(s.end, depth);
   }
-  std::size_t at = first;
-  for (std::size_t d = 0; d < by_depth.size(); ++d) {
-    const Slice& one = by_depth[d].front();
-    lanes_.push_back({one.rank, one.stream, static_cast<std::int32_t>(d), at, by_depth[d].size()});
-    at = static_cast<std::size_t>(
-        std::copy(by_depth[d].begin(), by_depth[d].end(), slices.begin() + static_cast<std::ptrdiff_t>(at)) -
-        slices.begin());
-  }
+  return out;
 }
 
-std::size_t Lanes::longer(std::size_t a, std::size_t b) const {
-  const auto length = [&](std::size_t i) { return busy_before_[i + 1] - busy_before_[i]; };
-  return length(b) > length(a) ? b : a;
+void check_size(std::size_t slices) {
+  if (slices > std::numeric_limits<std::uint32_t>::max())
+    throw Error(fmt::format("a timeline of {} slices is too long", slices));
 }
 
-void Lanes::build_tree() {
-  const std::size_t n = timeline_.slices.size();
-  blocks_ = (n + kBlock - 1) / kBlock;
+}  // namespace
+
+Lanes::Lanes(Timeline timeline) {
+  take(std::move(timeline));
+}
+
+Lanes::Lanes(PackedTimeline timeline) {
+  if (!timeline.slices.in_order()) {
+    take(unpack(timeline));
+    return;
+  }
+  check_size(timeline.slices.size());
+  packed_ = std::move(timeline);
+  for (const PackedSlices::Lane& lane : packed_.slices.lanes()) lanes_.push_back({lane, 0});
+  index();
+}
+
+void Lanes::take(Timeline timeline) {
+  std::vector<Slice> slices = std::move(timeline.slices);
+  check_size(slices.size());
+  packed_.head = std::move(timeline);
+  if (!std::is_sorted(slices.begin(), slices.end(), before))
+    std::stable_sort(slices.begin(), slices.end(), before);
+  std::vector<std::int32_t> depths;
+  for (std::size_t i = 0; i < slices.size();) {
+    const std::size_t first = i;
+    while (i < slices.size() && slices[i].rank == slices[first].rank &&
+           slices[i].stream == slices[first].stream)
+      ++i;
+    std::int32_t depth = 0;
+    for (const std::vector<const Slice*>& lane : by_depth(std::span(slices).subspan(first, i - first))) {
+      packed_.slices.begin_lane(lane.front()->rank, lane.front()->stream);
+      for (const Slice* const s : lane) packed_.slices.add(*s);
+      packed_.slices.end_lane();
+      depths.push_back(depth++);
+    }
+  }
+  const auto lanes = packed_.slices.lanes();
+  for (std::size_t l = 0; l < lanes.size(); ++l) lanes_.push_back({lanes[l], depths[l]});
+  index();
+}
+
+void Lanes::index() {
+  constexpr std::int32_t kMostStreams = 256;
+  begin_ = Time{lanes_.empty() ? 0 : std::numeric_limits<std::int64_t>::max()};
+  for (const Lane& lane : lanes_) {
+    if (lane.stream >= kMostStreams) {
+      throw Error(
+          fmt::format("a timeline of {} streams has too many: at most {}", lane.stream + 1, kMostStreams));
+    }
+    std::vector<std::string>& streams = packed_.head.streams;
+    for (auto i = streams.size(); i <= static_cast<std::size_t>(lane.stream); ++i)
+      streams.push_back(fmt::format("stream {}", i));
+    begin_ = std::min(begin_, slices(lane)[0].start);
+    end_ = std::max(end_, lane.end);
+  }
+  blocks_ = packed_.slices.blocks().size() - 1;
   longest_.resize(2 * blocks_);
-  for (std::size_t b = 0; b < blocks_; ++b) {
-    std::size_t best = b * kBlock;
-    for (std::size_t i = best + 1; i < std::min(n, (b + 1) * kBlock); ++i) best = longer(best, i);
-    longest_[blocks_ + b] = static_cast<std::uint32_t>(best);
-  }
+  for (std::size_t b = 0; b < blocks_; ++b) longest_[blocks_ + b] = static_cast<std::uint32_t>(b);
   for (std::size_t node = blocks_; node-- > 1;)
-    longest_[node] = static_cast<std::uint32_t>(longer(longest_[2 * node], longest_[2 * node + 1]));
+    longest_[node] = longer(longest_[2 * node], longest_[2 * node + 1]);
+}
+
+// Of two blocks the one with the longer slice; of equal ones the first.
+std::uint32_t Lanes::longer(std::uint32_t a, std::uint32_t b) const {
+  const auto blocks = packed_.slices.blocks();
+  if (blocks[a].longest == blocks[b].longest) return std::min(a, b);
+  return blocks[b].longest > blocks[a].longest ? b : a;
 }
 
 std::span<const Lane> Lanes::of(std::int32_t rank) const {
-  const auto [first, last] = std::equal_range(lanes_.begin(), lanes_.end(), Lane{.rank = rank},
-                                              [](const Lane& a, const Lane& b) { return a.rank < b.rank; });
-  return {first, last};
+  const auto low =
+      std::partition_point(lanes_.begin(), lanes_.end(), [&](const Lane& l) { return l.rank < rank; });
+  const auto high = std::partition_point(low, lanes_.end(), [&](const Lane& l) { return l.rank == rank; });
+  return {low, high};
 }
 
 std::size_t Lanes::lane_of(std::size_t slice) const {
@@ -128,54 +129,135 @@ std::size_t Lanes::lane_of(std::size_t slice) const {
   return static_cast<std::size_t>(after - lanes_.begin()) - 1;
 }
 
-std::size_t Lanes::first_after(const Lane& lane, Time t) const {
-  const auto in = slices(lane);
-  return static_cast<std::size_t>(
-      std::partition_point(in.begin(), in.end(), [&](const Slice& s) { return s.end <= t; }) - in.begin());
+Slice Lanes::slice(std::size_t slice) const {
+  const Lane& lane = lanes_[lane_of(slice)];
+  const std::size_t i = slice - lane.first;
+  PackedSlices::Times times;
+  packed_.slices.unpack(lane, i / kBlock, times);
+  return packed_.slices.with_times(lane, i, times);
 }
 
-Time Lanes::busy_until(const Lane& lane, Time t) const {
-  const std::size_t i = first_after(lane, t);
-  Time sum{static_cast<std::int64_t>(busy_before_[lane.first + i] - busy_before_[lane.first])};
-  if (i < lane.count) sum += std::max(Time{0}, t - slices(lane)[i].start);
+// --- the slices of a lane -----------------------------------------------------------------------------
+
+void LaneSlices::read(std::size_t b, Unpacked& into) const {
+  lanes_.packed_.slices.unpack(lane_, b, into.times);
+  into.number = b;
+}
+
+Slice LaneSlices::without_times(std::size_t i) const {
+  return lanes_.packed_.slices.without_times(lane_, i);
+}
+
+Slice LaneSlices::operator[](std::size_t i) const {
+  return lanes_.packed_.slices.with_times(lane_, i, times(i));
+}
+
+Time LaneSlices::end_of_block(std::size_t b) const {
+  if (b + 1 == lane_.blocks()) return lane_.end;
+  return lanes_.packed_.slices.blocks()[lane_.first_block + b + 1].end_before;
+}
+
+std::size_t LaneSlices::first_after(Time t) const {
+  std::size_t low = 0, high = lane_.blocks();  // blocks
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    if (end_of_block(middle) <= t)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  std::size_t i = low * kBlock;
+  while (i < size() && end(i) <= t) ++i;
+  return std::min(i, size());
+}
+
+std::size_t LaneSlices::first_from(std::size_t i, Time t) const {
+  // Slices that end before t start before it; of those that end at t, some may be of no length.
+  std::size_t low = std::min(i / kBlock, lane_.blocks()), high = low;
+  for (std::size_t step = 1; high < lane_.blocks() && end_of_block(high) < t; step *= 2) {
+    low = high + 1;
+    high += step;
+  }
+  high = std::min(high, lane_.blocks());
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    if (end_of_block(middle) < t)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  i = std::max(i, low * kBlock);
+  while (i < size() && start(i) < t) ++i;
+  return std::min(i, size());
+}
+
+// Where a lane ends with a block, the next entry is behind it, or another lane's.
+LaneSlices::Sums LaneSlices::before(std::size_t i) const {
+  for (const Known& k : known_) {
+    if (k.slice == i) return k.sums;
+  }
+  const PackedSlices::Block& block = lanes_.packed_.slices.blocks()[lane_.first_block + i / kBlock];
+  Sums out{block.busy_before, block.waiting_before};
+  if (i % kBlock > 0) {
+    const PackedSlices::Times& in = times(i - 1);
+    for (std::size_t k = 0; k < i % kBlock; ++k) {
+      out.busy += static_cast<std::uint64_t>((in.end[k] - in.start[k]).value);
+      out.waiting += static_cast<std::uint64_t>((in.active[k] - in.start[k]).value);
+    }
+  }
+  known_[oldest_] = {i, out};
+  oldest_ = 1 - oldest_;
+  return out;
+}
+
+Time LaneSlices::busy_of(std::size_t first, std::size_t last, Time from, Time to) const {
+  const Time whole{static_cast<std::int64_t>(before(last).busy - before(first).busy)};
+  return whole - std::max(Time{0}, from - start(first)) - std::max(Time{0}, end(last - 1) - to);
+}
+
+Time LaneSlices::waiting_of(std::size_t first, std::size_t last, Time from, Time to) const {
+  const Time whole{static_cast<std::int64_t>(before(last).waiting - before(first).waiting)};
+  const Time ahead = std::max(Time{0}, std::min(active(first), from) - start(first));
+  const Time behind = std::max(Time{0}, active(last - 1) - std::max(start(last - 1), to));
+  return whole - ahead - behind;
+}
+
+LaneSlices::Longest LaneSlices::longest(std::size_t first, std::size_t last) const {
+  Longest best;
+  const auto see = [&](std::size_t begin, std::size_t finish) {
+    for (std::size_t i = begin; i < finish; ++i) {
+      if (const Time length = end(i) - start(i); length > best.length) best = {i, length};
+    }
+  };
+  const std::size_t whole = (first + kBlock - 1) / kBlock, behind = last / kBlock;  // blocks
+  if (whole >= behind) {
+    see(first, last);
+    return best;
+  }
+  see(first, whole * kBlock);
+  // The first of the blocks between with the longest slice.
+  const std::size_t root = lane_.first_block + lanes_.blocks_;
+  auto found = static_cast<std::uint32_t>(lane_.first_block + whole);
+  for (std::size_t left = root + whole, right = root + behind; left < right; left /= 2, right /= 2) {
+    if (left % 2 == 1) found = lanes_.longer(found, lanes_.longest_[left++]);
+    if (right % 2 == 1) found = lanes_.longer(found, lanes_.longest_[--right]);
+  }
+  const PackedSlices::Block& block = lanes_.packed_.slices.blocks()[found];
+  if (block.longest > best.length)
+    best = {(found - lane_.first_block) * kBlock + block.longest_at, block.longest};
+  see(behind * kBlock, last);
+  return best;
+}
+
+Time LaneSlices::busy_until(Time t) const {
+  const std::size_t i = first_after(t);
+  Time sum{static_cast<std::int64_t>(before(i).busy - before(0).busy)};
+  if (i < size()) sum += std::max(Time{0}, t - start(i));
   return sum;
 }
 
-Time Lanes::busy(const Lane& lane, Time from, Time to) const {
-  return to <= from ? Time{0} : busy_until(lane, to) - busy_until(lane, from);
-}
-
-Time Lanes::busy_of(const Lane& lane, std::size_t first, std::size_t last, Time from, Time to) const {
-  const auto in = slices(lane);
-  const Time whole{
-      static_cast<std::int64_t>(busy_before_[lane.first + last] - busy_before_[lane.first + first])};
-  return whole - std::max(Time{0}, from - in[first].start) - std::max(Time{0}, in[last - 1].end - to);
-}
-
-Time Lanes::waiting_of(const Lane& lane, std::size_t first, std::size_t last, Time from, Time to) const {
-  const auto in = slices(lane);
-  const Time whole{
-      static_cast<std::int64_t>(waiting_before_[lane.first + last] - waiting_before_[lane.first + first])};
-  const Slice &a = in[first], &b = in[last - 1];
-  const Time before = std::max(Time{0}, std::min(a.active, from) - a.start);
-  const Time after = std::max(Time{0}, b.active - std::max(b.start, to));
-  return whole - before - after;
-}
-
-std::size_t Lanes::longest(const Lane& lane, std::size_t first, std::size_t last) const {
-  std::size_t i = lane.first + first;
-  const std::size_t end = lane.first + last;
-  std::size_t best = i;
-  for (; i < end && i % kBlock != 0; ++i) best = longer(best, i);
-  std::size_t left = i / kBlock + blocks_, right = end / kBlock + blocks_;
-  if (i < end) {
-    for (; left < right; left /= 2, right /= 2) {
-      if (left % 2 == 1) best = longer(best, longest_[left++]);
-      if (right % 2 == 1) best = longer(best, longest_[--right]);
-    }
-    for (std::size_t rest = std::max(i, end / kBlock * kBlock); rest < end; ++rest) best = longer(best, rest);
-  }
-  return best - lane.first;
+Time LaneSlices::busy(Time from, Time to) const {
+  return to <= from ? Time{0} : busy_until(to) - busy_until(from);
 }
 
 }  // namespace orrery::sim

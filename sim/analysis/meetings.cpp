@@ -9,9 +9,8 @@ namespace orrery::sim {
 // Measured members of a collective do not end at the very same time, nor far apart.
 constexpr Time kLeastMeasured{50'000'000}, kMostMeasured{200'000'000};
 
-Meetings::Meetings(const Lanes& lanes)
-    : slices_(lanes.timeline().slices), tolerance_((lanes.end() - lanes.begin()) / 100'000) {
-  const Timeline& t = lanes.timeline();
+Meetings::Meetings(const Lanes& lanes) : lanes_(lanes), tolerance_((lanes.end() - lanes.begin()) / 100'000) {
+  const TimelineHead& t = lanes.timeline();
   if (kind_of(t) == "measured") tolerance_ = std::clamp(tolerance_, kLeastMeasured, kMostMeasured);
   if (t.process_of.empty()) axes_ = t.axes;
   for (const std::string& stream : t.streams) {
@@ -23,12 +22,11 @@ Meetings::Meetings(const Lanes& lanes)
     }
   }
   for (const OpClass w : t.classes) meets_by_class_.push_back(communicates(w));
-  for (std::size_t i = 0; i < slices_.size(); ++i) {
-    if (meets(slices_[i])) by_end_.push_back(static_cast<std::uint32_t>(i));
-  }
-  std::sort(by_end_.begin(), by_end_.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return std::pair(slices_[a].end, a) < std::pair(slices_[b].end, b);
+  lanes.for_each_slice([&](const Slice& s, std::size_t i) {
+    if (meets(s)) by_end_.push_back({s.end, static_cast<std::uint32_t>(i)});
   });
+  std::sort(by_end_.begin(), by_end_.end(),
+            [](const End& a, const End& b) { return std::pair(a.at, a.slice) < std::pair(b.at, b.slice); });
 }
 
 // By what the timeline says of the op, or by its stream: other software exchanges on streams of kernels too.
@@ -53,22 +51,21 @@ bool Meetings::can_meet(const Slice& a, const Slice& b) const {
 
 template <class Visit>
 void Meetings::visit(std::size_t slice, Visit&& partner) const {
-  const Slice& s = slices_[slice];
+  const Slice s = lanes_.slice(slice);
   if (!meets(s)) return;
   const Time from = s.end - tolerance_, to = s.end + tolerance_;
-  auto i = std::partition_point(by_end_.begin(), by_end_.end(),
-                                [&](std::uint32_t o) { return slices_[o].end < from; });
-  for (; i != by_end_.end() && slices_[*i].end <= to; ++i) {
-    const Slice& o = slices_[*i];
+  auto i = std::partition_point(by_end_.begin(), by_end_.end(), [&](const End& o) { return o.at < from; });
+  for (; i != by_end_.end() && i->at <= to; ++i) {
+    const Slice o = lanes_.slice(i->slice);
     if (o.micro_batch == s.micro_batch && can_meet(s, o) && o.start <= s.active + tolerance_ &&
-        s.start <= o.active + tolerance_ && !partner(std::size_t{*i}))
+        s.start <= o.active + tolerance_ && !partner(std::size_t{i->slice}, o))
       return;
   }
 }
 
 std::vector<std::size_t> Meetings::partners(std::size_t slice, std::size_t most) const {
   std::vector<std::size_t> out;
-  visit(slice, [&](std::size_t o) {
+  visit(slice, [&](std::size_t o, const Slice&) {
     out.push_back(o);
     return out.size() < most;
   });
@@ -76,12 +73,16 @@ std::vector<std::size_t> Meetings::partners(std::size_t slice, std::size_t most)
 }
 
 std::optional<std::size_t> Meetings::last_to_come(std::size_t slice) const {
-  const Slice& s = slices_[slice];
+  const Slice s = lanes_.slice(slice);
   if (s.active == s.start) return std::nullopt;
-  const auto distance = [&](std::size_t o) { return std::abs((slices_[o].start - s.active).value); };
   std::optional<std::size_t> best;
-  visit(slice, [&](std::size_t o) {
-    if (slices_[o].start > s.start && (!best || distance(o) < distance(*best))) best = o;
+  std::int64_t nearest = 0;
+  visit(slice, [&](std::size_t o, const Slice& other) {
+    const std::int64_t distance = std::abs((other.start - s.active).value);
+    if (other.start > s.start && (!best || distance < nearest)) {
+      best = o;
+      nearest = distance;
+    }
     return true;
   });
   return best;

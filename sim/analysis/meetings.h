@@ -28,14 +28,18 @@ class Meetings {
   bool meets(const Slice& s) const;
   bool can_meet(const Slice& a, const Slice& b) const;
 
-  const std::vector<Slice>& slices_;
+  const Lanes& lanes_;
   std::vector<Axis> axes_;            // of the ranks, where each is a process
   std::vector<bool> meets_;           // by stream: copies and the host's work are a process's own
   std::vector<bool> meets_by_class_;  // by name; none where the timeline does not say
   // By stream: those of axes_ that its groups lie along; none where no axis has its name.
   std::vector<std::vector<std::size_t>> axes_of_;
-  std::vector<std::uint32_t> by_end_;  // slices that communicate
-  Time tolerance_;                     // of ends
+  struct End {
+    Time at;
+    std::uint32_t slice;
+  };
+  std::vector<End> by_end_;  // of slices that communicate
+  Time tolerance_;           // of ends
 };
 
 }  // namespace orrery::sim

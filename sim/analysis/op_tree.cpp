@@ -38,7 +38,7 @@ std::vector<Sum> sums_of(const Lanes& lanes, const Part& part, const std::functi
       known.clear();
       const auto slices = lanes.slices(lane);
       for (std::size_t i = lanes.first_after(lane, part.from); i < slices.size(); ++i) {
-        const Slice& s = slices[i];
+        const Slice s = slices[i];
         if (s.start >= part.to) break;
         const auto [at, added] = known.try_emplace(s.segment * names + s.name, out.size());
         if (added) out.push_back({lane.stream, s.segment, s.name});
@@ -73,7 +73,7 @@ OpNode grown(const std::string& name, const Growing& from) {
 }  // namespace
 
 OpNode op_tree(const Lanes& lanes, const Part& part, bool apart, const std::function<void()>& go_on) {
-  const Timeline& t = lanes.timeline();
+  const TimelineHead& t = lanes.timeline();
   Growing root;
   for (const Sum& sum : sums_of(lanes, part, go_on)) {
     Growing* at = &root;

@@ -18,7 +18,7 @@ struct Intervals {
 };
 
 // Where what an op does counts, if anywhere.
-std::vector<Interval>* place_of(const Timeline& t, const Lane& lane, const Slice& s, Intervals& in) {
+std::vector<Interval>* place_of(const TimelineHead& t, const Lane& lane, const Slice& s, Intervals& in) {
   if (!told_by_class(t)) return lane.stream == kComputeStream ? &in.compute : &in.communication;
   const OpClass is = t.classes[static_cast<std::size_t>(s.name)];
   if (is == OpClass::kCopy) return nullptr;
@@ -157,10 +157,10 @@ class Summing {
   }
 
   void add_kinds(const Lane& lane) {
-    const Timeline& t = lanes_.timeline();
+    const TimelineHead& t = lanes_.timeline();
     const auto slices = lanes_.slices(lane);
     for (std::size_t i = lanes_.first_after(lane, part_.from); i < slices.size(); ++i) {
-      const Slice& s = slices[i];
+      const Slice s = slices[i];
       if (s.start >= part_.to) break;
       const auto name = static_cast<std::size_t>(s.name);
       const std::string_view kind = without_layer(t.names[name]);
@@ -195,7 +195,7 @@ std::string_view without_layer(std::string_view name) {
   return slash == std::string_view::npos ? name : name.substr(slash + 1);
 }
 
-bool told_by_class(const Timeline& t) {
+bool told_by_class(const TimelineHead& t) {
   return t.program_hash == 0 && !t.classes.empty();
 }
 

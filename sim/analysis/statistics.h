@@ -24,7 +24,7 @@ struct Part {
 
 // Whether streams do not tell what their ops are: other software exchanges on streams of kernels, and
 // computes and copies on several.
-bool told_by_class(const Timeline& timeline);
+bool told_by_class(const TimelineHead& timeline);
 
 // All processes.
 Part whole(const Lanes& lanes, Time from, Time to);

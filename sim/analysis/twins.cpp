@@ -13,7 +13,7 @@ std::int32_t index_of(const std::vector<std::string>& list, const std::string& t
   return found == list.end() ? -1 : static_cast<std::int32_t>(found - list.begin());
 }
 
-std::int32_t stage_by_label(const Timeline& t, std::int32_t process) {
+std::int32_t stage_by_label(const TimelineHead& t, std::int32_t process) {
   const auto at = static_cast<std::size_t>(process);
   const std::string_view label = at < t.rank_labels.size() ? t.rank_labels[at] : std::string_view();
   for (const std::string_view name : {"stage ", "pp "}) {
@@ -28,7 +28,7 @@ std::int32_t stage_by_label(const Timeline& t, std::int32_t process) {
 
 }  // namespace
 
-std::int64_t coordinate(const Timeline& t, std::int64_t rank, std::string_view axis) {
+std::int64_t coordinate(const TimelineHead& t, std::int64_t rank, std::string_view axis) {
   for (const Axis& a : t.axes) {
     if (a.name == axis) return rank % a.size;
     rank /= a.size;
@@ -36,7 +36,7 @@ std::int64_t coordinate(const Timeline& t, std::int64_t rank, std::string_view a
   return -1;
 }
 
-Stages::Stages(const Timeline& timeline) : timeline_(timeline) {
+Stages::Stages(const TimelineHead& timeline) : timeline_(timeline) {
   for (std::size_t r = 0; r < timeline.process_of.size(); ++r)
     first_rank_.try_emplace(timeline.process_of[r], static_cast<std::int64_t>(r));
 }
@@ -49,8 +49,8 @@ std::int32_t Stages::operator()(std::int32_t process) const {
 }
 
 std::optional<std::size_t> twin(const Lanes& here, std::size_t slice, const Lanes& there) {
-  const Timeline &a = here.timeline(), &b = there.timeline();
-  const Slice& s = a.slices[slice];
+  const TimelineHead &a = here.timeline(), &b = there.timeline();
+  const Slice s = here.slice(slice);
   const std::int32_t name = index_of(b.names, a.names[static_cast<std::size_t>(s.name)]);
   const std::int32_t segment = index_of(b.segments, a.segments[static_cast<std::size_t>(s.segment)]);
   const std::int32_t stream = index_of(b.streams, a.streams[static_cast<std::size_t>(s.stream)]);
@@ -66,12 +66,15 @@ std::optional<std::size_t> twin(const Lanes& here, std::size_t slice, const Lane
       same_stage = stage_there(seen) == stage;
     }
     if (!same_stage || lane.stream != stream || (first && lane.rank != s.rank)) continue;
-    const auto slices = there.slices(lane);
-    const auto found = std::find_if(slices.begin(), slices.end(), [&](const Slice& o) {
-      return o.name == name && o.segment == segment && o.chunk == s.chunk && o.micro_batch == s.micro_batch;
-    });
-    if (found == slices.end()) continue;
-    const std::size_t at = lane.first + static_cast<std::size_t>(found - slices.begin());
+    const LaneSlices slices = there.slices(lane);
+    std::size_t found = 0;
+    for (; found < slices.size(); ++found) {
+      const Slice o = slices.without_times(found);
+      if (o.name == name && o.segment == segment && o.chunk == s.chunk && o.micro_batch == s.micro_batch)
+        break;
+    }
+    if (found == slices.size()) continue;
+    const std::size_t at = lane.first + found;
     if (lane.rank == s.rank) return at;
     if (!first) first = at;
   }

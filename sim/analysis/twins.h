@@ -11,17 +11,17 @@
 namespace orrery::sim {
 
 // A rank's place on an axis; -1 where the timeline does not have that axis.
-std::int64_t coordinate(const Timeline& timeline, std::int64_t rank, std::string_view axis);
+std::int64_t coordinate(const TimelineHead& timeline, std::int64_t rank, std::string_view axis);
 
 // The pipeline stage of a process: by the timeline's axes or, without them, as its label says ("stage 3 ...",
 // "rank 3 (tp 1, dp 0, pp 1)"); without either every process is one.
 class Stages {
  public:
-  explicit Stages(const Timeline& timeline);
+  explicit Stages(const TimelineHead& timeline);
   std::int32_t operator()(std::int32_t process) const;
 
  private:
-  const Timeline& timeline_;
+  const TimelineHead& timeline_;
   std::unordered_map<std::int32_t, std::int64_t> first_rank_;  // by process, where several ranks are one
 };
 

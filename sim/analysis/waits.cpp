@@ -49,11 +49,10 @@ class WaitSums {
 
 std::vector<WaitedFor> waited_for(const Lanes& lanes) {
   const Meetings meetings(lanes);
-  const std::vector<Slice>& slices = lanes.timeline().slices;
   WaitSums sums;
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    if (const auto last = meetings.last_to_come(i)) sums.add(slices[i], slices[*last], *last);
-  }
+  lanes.for_each_slice([&](const Slice& s, std::size_t i) {
+    if (const auto last = meetings.last_to_come(i)) sums.add(s, lanes.slice(*last), *last);
+  });
   return sums.longest_first();
 }
 

@@ -103,7 +103,10 @@ void describe(V& v, RowModel& m) {
   v(Field{.name = "seq_len", .help = "tokens of a sequence", .min = 1, .max = 1 << 24}, m.seq_len);
   v(Field{.name = "gated_mlp", .help = "SwiGLU"}, m.gated_mlp);
   v(Field{.name = "tied_embeddings", .help = "the head shares the embedding's weight"}, m.tied_embeddings);
-  v(Field{.name = "mtp_layers", .help = "modules of multi-token prediction", .min = 0, .max = 8},
+  v(Field{.name = "mtp_layers",
+          .help = "modules of multi-token prediction",
+          .min = 0,
+          .max = limits::kMostMtpLayers},
     m.mtp_layers);
   v(Field{.name = "moe", .help = "mixture of experts"}, m.moe);
   v(Field{.name = "arch", .help = "what is no plain transformer"}, m.arch);

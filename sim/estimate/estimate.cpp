@@ -217,7 +217,8 @@ void Estimator::set_chunk(const Plan& plan, const ChunkKind& kind) {
   set_hardware(plan, hardware_[kind.hardware]);
   if (plan.recompute != Recompute::kFull) return;
   const std::int64_t recomputed = recomputed_layers(plan, kind.chunk, kind.blocks.blocks);
-  key_.recompute = recomputed > 0 ? Recompute::kFull : Recompute::kNone;
+  const bool of_mtp = kind.blocks.blocks == 0 && recomputes_all(plan);
+  key_.recompute = recomputed > 0 || of_mtp ? Recompute::kFull : Recompute::kNone;
   key_.recompute_first = recomputed < kind.blocks.blocks ? static_cast<std::int32_t>(recomputed) : 0;
 }
 

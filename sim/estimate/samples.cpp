@@ -299,8 +299,8 @@ const Sample& Structure::sample(Role role, const ChunkContent& content) {
   p.chunk_layers.assign(static_cast<std::size_t>(p.pp), blocks);
   Model m = model_;
   m.blocks.assign(static_cast<std::size_t>(p.pp), chunk);
-  // Towers end in the model's last block, and modules of multi-token prediction have one like it.
-  if ((!m.inputs.empty() || m.mtp_layers > 0) && depth_.kind_index(depth_.blocks() - 1) != last_kind) {
+  // Towers end in the model's last block.
+  if (!m.inputs.empty() && depth_.kind_index(depth_.blocks() - 1) != last_kind) {
     m.blocks.push_back({1, {depth_.kinds[depth_.kind_index(depth_.blocks() - 1)]}});
     ++p.chunk_layers.back();
   }

@@ -73,6 +73,7 @@ class DrawingTest : public QObject {
   void every_grouping_reveals_every_rank();
   void bins_say_what_lanes_say();
   void picture_has_the_colours_of_slices();
+  void moved_pictures_are_pictures();
   void blocks_hold_every_vertex_and_edges_every_cable();
   void a_point_far_out_leaves_the_others_room();
 };
@@ -174,7 +175,8 @@ void DrawingTest::columns_show_what_a_walk_over_all_slices_gives() {
         for (int x = 0; x < axis.width(); ++x) {
           const Time from = axis.time_at(x), to = axis.time_at(x + 1);
           Time busy{0}, waiting{0}, longest{0};
-          for (const Slice& s : slices) {
+          for (std::size_t at = 0; at < slices.size(); ++at) {
+            const Slice s = slices[at];
             const Time inside = std::min(s.end, to) - std::max(s.start, from);
             if (inside <= Time{0}) continue;
             busy += inside;
@@ -190,7 +192,7 @@ void DrawingTest::columns_show_what_a_walk_over_all_slices_gives() {
                   1e-5);
           if (busy == Time{0}) continue;
           QVERIFY(c.slice >= 0);
-          const Slice& s = slices[static_cast<std::size_t>(c.slice)];
+          const Slice s = slices[static_cast<std::size_t>(c.slice)];
           const Time inside = std::min(s.end, to) - std::max(s.start, from);
           if (inside != longest)
             QFAIL(qPrintable(QString("seed %1 column %2 shows a shorter slice").arg(seed).arg(x)));
@@ -336,6 +338,41 @@ void DrawingTest::picture_has_the_colours_of_slices() {
     QCOMPARE(picture.pixelColor(90, y), theme->backward);
     QCOMPARE(picture.pixelColor(50, y), theme->row);
     QCOMPARE(picture.pixelColor(35, y), theme->forward);
+  }
+}
+
+// Pictures of an axis that was moved, with what was found for those before, are those of other tracks;
+// columns are of whole nanoseconds. Some moves are by less than a column, by more than the picture, or change
+// the span.
+void DrawingTest::moved_pictures_are_pictures() {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    const sim::Lanes lanes(random_timeline(seed, 300));
+    Rows rows(lanes, Grouping::kRank);
+    for (int round = 0; round < 2; ++round) {
+      const std::vector<Row*> visible = rows.visible();
+      for (Row* row : visible) rows.set_open(*row, true);
+    }
+    Tracks kept(lanes, light_theme(), Colouring::kKind);
+    TimeAxis axis;
+    axis.set_limits(lanes.begin(), lanes.end());
+    axis.set_width(200);
+    std::mt19937_64 random(seed);
+    std::size_t first = 0;
+    for (int i = 0; i < 60; ++i) {
+      const std::int64_t column = std::int64_t{1000} << random() % 6;
+      if (i % 10 == 0) {
+        const Time from{static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(lanes.end().value))};
+        axis.show(from, from + Time{200 * column});
+      } else if (i % 10 == 7) {
+        axis.pan(0.3);
+      } else {
+        axis.pan(static_cast<double>(random() % 500) - 250);
+      }
+      if (i % 15 == 0) first = random() % 2;
+      const auto some = std::span(rows.visible()).subspan(first);
+      const QImage picture = kept.picture(axis, some, {}, QFont());
+      QCOMPARE(picture, Tracks(lanes, light_theme(), Colouring::kKind).picture(axis, some, {}, QFont()));
+    }
   }
 }
 

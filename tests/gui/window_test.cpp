@@ -468,7 +468,7 @@ void WindowTest::shows_where_time_goes_by_layer() {
   QVERIFY(window_->bring_pane("by-layer"));
   OpTreeView& view = window_->timeline().op_tree();
   QTRY_VERIFY(!view.bars().empty());
-  const Timeline& t = window_->session().run(0)->timeline();
+  const Timeline t = window_->session().run(0)->lanes.unpacked();
   Time working{0};
   for (const Slice& s : t.slices) working += s.end - s.active;
   QCOMPARE(view.bars()[0].node->time, working);
@@ -494,7 +494,7 @@ void WindowTest::shows_ranks_as_cells() {
   open(predicted_);
   QVERIFY(window_->bring_pane("ranks"));
   const sim::Lanes& lanes = window_->session().run(0)->lanes;
-  const Timeline& t = lanes.timeline();
+  const Timeline t = lanes.unpacked();
   const Time from = lanes.begin() + (lanes.end() - lanes.begin()) / 7,
              to = lanes.end() - (lanes.end() - from) / 3;
   for (const RankMeasure& m : rank_measures(t)) {
@@ -553,7 +553,9 @@ void WindowTest::goes_to_the_longest_gap() {
   for (const sim::Lane& lane : lanes.all()) {
     if (lane.stream != 0) continue;
     Time at = lanes.begin();
-    for (const Slice& s : lanes.slices(lane)) {
+    const sim::LaneSlices in = lanes.slices(lane);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const Slice s = in[i];
       if (s.end <= s.active) continue;
       longest = std::max(longest, s.active - at);
       at = std::max(at, s.end);
@@ -610,7 +612,7 @@ void WindowTest::selects_a_slice_and_a_part() {
   // Row 1 is the compute lane of the first process.
   QTest::mouseClick(view.viewport(), Qt::LeftButton, {}, middle_of_lane(1));
   QVERIFY(view.selected());
-  const Timeline& t = window_->session().run(0)->timeline();
+  const Timeline t = window_->session().run(0)->lanes.unpacked();
   const Slice& s = t.slices[*view.selected()];
   QCOMPARE(s.stream, 0);
   const Time at = window_->session().time().axis().time_at(700 - view.label_width());
@@ -640,7 +642,7 @@ void WindowTest::finds_ops() {
   TimelinePage& page = window_->timeline();
   page.find("mlp");
   QTRY_VERIFY(page.hits() > 0);
-  const Timeline& t = window_->session().run(0)->timeline();
+  const Timeline t = window_->session().run(0)->lanes.unpacked();
   std::size_t expected = 0;
   for (const Slice& s : t.slices)
     expected += t.names[static_cast<std::size_t>(s.name)].find("mlp") != std::string::npos;
@@ -732,7 +734,7 @@ void WindowTest::exports() {
   QVERIFY(svg.contains("<svg"));
   QVERIFY(svg.count("<rect") + svg.count("<path") > 100);
   QVERIFY(!svg.contains("<image"));
-  const Timeline& t = window_->session().run(0)->timeline();
+  const Timeline t = window_->session().run(0)->lanes.unpacked();
   window_->export_to(file("out.timeline"));
   QTRY_VERIFY(idle(*window_));
   QCOMPARE(load_timeline(file("out.timeline").toStdString()).slices, t.slices);
@@ -1103,7 +1105,7 @@ void WindowTest::opens_a_profilers_trace() {
   QCOMPARE(labels, QStringList({"GPU 0", "compute", "stream 3, NCCL"}));
   // Kinds of work are ours: what is known of other software's ops is their class.
   const sim::Lanes& lanes = window_->session().run(0)->lanes;
-  const Timeline& t = lanes.timeline();
+  const Timeline t = lanes.unpacked();
   const SliceColours colours(light_theme(), t, Colouring::kKind);
   QVERIFY(colours.of(t.slices[0]) != colours.of(t.slices[1]));
   QStringList meanings;

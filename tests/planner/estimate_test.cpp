@@ -385,7 +385,7 @@ TEST(Estimate, EqualsTheEngineOfMultiTokenPrediction) {
   std::mt19937 random(20261202);
   Errors errors;
   errors.most = 0.07;
-  int pairs = 0, sparse_plans = 0;
+  int pairs = 0, sparse_plans = 0, alone = 0;
   for (int i = 0; errors.alone.size() + errors.sharing.size() < 150; ++i) {
     Problem p = problem(random, false);
     Model& m = p.scenario.model;
@@ -401,6 +401,16 @@ TEST(Estimate, EqualsTheEngineOfMultiTokenPrediction) {
     Plan plan = stratified(i, random, m);
     plan.zero %= 2;
     plan.loss_chunks = 1;
+    // The last chunk has the modules and the heads alone.
+    const bool apart = i % 5 == 1 && plan.pp > 1;
+    if (apart) {
+      plan.recompute_first = 0;
+      plan.recompute_by_chunk.clear();
+      plan.chunk_layers.clear();
+      plan.chunk_layers = layers_by_chunk(plan, m.layers);
+      plan.chunk_layers.front() += std::exchange(plan.chunk_layers.back(), 0);
+    }
+    alone += apart;
     if (has_experts) {
       plan.ep = 2 << random() % 3;
       plan.overlap_exchanges = random() % 2 == 0;
@@ -417,6 +427,7 @@ TEST(Estimate, EqualsTheEngineOfMultiTokenPrediction) {
   }
   EXPECT_GT(pairs, 5);
   EXPECT_GT(sparse_plans, 40);
+  EXPECT_GT(alone, 15);
   ASSERT_GT(errors.alone.size(), 50U);
   EXPECT_LT(percentile(errors.alone, 50), 0.001);
   EXPECT_LT(percentile(errors.alone, 95), 0.01);

@@ -389,6 +389,8 @@ TEST(MegatronExport, MultiTokenPredictionIsBehindTheLastLayer) {
   scenario["plan"]["chunk_layers"] = {9, 9, 9, 5};
   a = exported(scenario);
   EXPECT_EQ(text(a, "--pipeline-model-parallel-layout"), "Et*9|t*9|t*9|t*5mmL");
+  scenario["plan"]["chunk_layers"] = {11, 11, 10, 0};
+  EXPECT_EQ(text(exported(scenario), "--pipeline-model-parallel-layout"), "Et*11|t*11|t*10|mmL");
   scenario["model"]["mtp_layers"] = 0;
   EXPECT_FALSE(exported(scenario).contains("--mtp-num-layers"));
 }

@@ -203,6 +203,9 @@ TEST(Serving, SaysWhichModelsAreNotServed) {
   EXPECT_NE(program::serving_problem(tiny_of("encoder"), {}), "");
   EXPECT_NE(program::serving_problem(tiny_of("vit"), {}), "");
   EXPECT_NE(program::serving_problem(tiny_of("bags"), {}), "");
+  Model further = preset_model("llama-3-8b");
+  further.mtp_layers = 1;
+  EXPECT_NE(program::serving_problem(further, {}).find("mtp_layers 0"), std::string::npos);
   EXPECT_NE(program::serving_problem(tiny_of("decoder"), {}), "");
   EXPECT_NE(program::serving_problem(preset_model("llama-3-8b"), {.cp = 2}), "");
 }

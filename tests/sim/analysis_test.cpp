@@ -84,9 +84,25 @@ TEST(Lanes, AnswerWhatAWalkOverAllSlicesGives) {
         const std::size_t a = random() % slices.size(), b = a + 1 + random() % (slices.size() - a);
         Time longest{-1};
         for (std::size_t s = a; s < b; ++s) longest = std::max(longest, slices[s].end - slices[s].start);
-        const std::size_t found = lanes.longest(lane, a, b);
+        const auto [found, length] = slices.longest(a, b);
+        EXPECT_EQ(length, longest);
         ASSERT_TRUE(found >= a && found < b);
         EXPECT_EQ(slices[found].end - slices[found].start, longest);
+        for (std::size_t s = a; s < found; ++s) EXPECT_LT(slices[s].end - slices[s].start, longest);
+        std::size_t starts = a;
+        while (starts < slices.size() && slices[starts].start < to) ++starts;
+        EXPECT_EQ(slices.first_from(a, to), starts);
+        if (starts <= a) continue;
+        Time whole{0}, waiting{0};
+        for (std::size_t s = a; s < starts; ++s) {
+          const auto inside = [&](Time begin, Time end) {
+            return std::max(Time{0}, std::min(end, to) - begin);
+          };
+          whole += inside(slices[s].start, slices[s].end);
+          waiting += inside(slices[s].start, slices[s].active);
+        }
+        EXPECT_EQ(slices.busy_of(a, starts, slices[a].start, to), whole);
+        EXPECT_EQ(slices.waiting_of(a, starts, slices[a].start, to), waiting);
       }
     }
   }
@@ -271,7 +287,7 @@ TEST(CriticalPath, LeadsThroughWhoCameLast) {
   std::vector<std::pair<std::int32_t, std::int64_t>> stops;  // rank, start of the part
   Time sum{0};
   for (const Link& l : path) {
-    stops.emplace_back(lanes.timeline().slices[l.slice].rank, l.from.value / kMicro);
+    stops.emplace_back(lanes.slice(l.slice).rank, l.from.value / kMicro);
     sum += l.to - l.from + l.gap;
   }
   EXPECT_EQ(stops, (std::vector<std::pair<std::int32_t, std::int64_t>>{{1, 0}, {0, 9}, {0, 12}}));
@@ -363,8 +379,8 @@ TEST(Twins, AreOfTheSameStageAndMicroBatch) {
   const Lanes here(a), there(b);
   const auto found = twin(here, 1, there);
   ASSERT_TRUE(found);
-  EXPECT_EQ(there.timeline().slices[*found].rank, 2);
-  EXPECT_EQ(there.timeline().slices[*found].micro_batch, 3);
+  EXPECT_EQ(there.slice(*found).rank, 2);
+  EXPECT_EQ(there.slice(*found).micro_batch, 3);
   Timeline c = timeline({slice(0, 0, 0, 0, 1, 2, 3)});
   EXPECT_FALSE(twin(here, 0, Lanes(c)));
 }
@@ -428,7 +444,7 @@ TEST(OpTree, AddsUp) {
     Part whole{{0, 1, 2}, lanes.begin(), lanes.end()}, first = whole, second = whole;
     first.to = second.from = lanes.begin() + (lanes.end() - lanes.begin()) / 3;
     Time active{0};
-    for (const Slice& s : lanes.timeline().slices) active += s.end - s.active;
+    for (const Slice& s : lanes.unpacked().slices) active += s.end - s.active;
     for (const bool apart : {false, true}) {
       const OpNode all = op_tree(lanes, whole, apart);
       expect_sums(all);
