@@ -73,8 +73,8 @@ class File final : public Dataset {
     sequences_ = (tokens - 1 - further) / length;
     if (sequences_ < 1)
       throw InputError(path, "",
-                       fmt::format("holds {} tokens, less than the {} of a sequence with its last successor",
-                                   tokens, length + 1 + further));
+                       fmt::format("holds {} tokens, less than a sequence of {} and {} behind it", tokens,
+                                   length, 1 + further));
   }
 
   std::int64_t sequences() const override { return sequences_; }
