@@ -18,7 +18,7 @@ using namespace orrery;
 constexpr std::int64_t kJobs = 100'000, kNodes = 1000, kPerNode = 8;
 
 sim::JobQueue trace(double load) {
-  sim::RandomStream r(1, 0, 0);
+  RandomStream r(1, 0, 0);
   sim::JobQueue queue;
   for (int t = 0; t < 200; ++t) queue.tenants.push_back({"", 1 + t % 3 * 1.0, std::nullopt});
   double device_s = 0;

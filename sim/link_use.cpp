@@ -62,7 +62,7 @@ std::vector<double> LinkUse::at(const Lanes& lanes, Time t) const {
   std::map<std::pair<std::int32_t, std::string_view>, Slice> now;
   for (const Lane& lane : lanes.all()) {
     const auto slices = lanes.slices(lane);
-    const std::size_t i = lanes.first_after(lane, t);
+    const std::size_t i = slices.first_after(t);
     if (i < slices.size() && slices[i].active <= t)
       now[{lane.rank, timeline.streams[static_cast<std::size_t>(lane.stream)]}] = slices[i];
   }

@@ -45,9 +45,8 @@ struct Row {
 // Rows with more parts than this are drawn from bins when seen from afar.
 inline constexpr std::size_t kManyParts = 12;
 
-// The share of ranks that compute, over the length of the timeline in equal bins. Takes some milliseconds a
-// part.
-// `go_on` is called for each part, and may throw.
+// The share of ranks that compute, over the length of the timeline in equal bins. Takes some milliseconds
+// a part. `go_on` is called for each part, and may throw.
 std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> parts,
                            const std::function<void()>& go_on);
 // The mean of the bins between two places from 0 to 1, of one bin at least.

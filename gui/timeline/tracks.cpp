@@ -252,6 +252,12 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
     names(painter, *rows[r], lines[r], top);
     path(painter, *rows[r], axis, emphasis, top);
   }
+  looked_for_ = 0;
+  for (const Row* row : rows) {
+    if (row->kind != Row::Kind::kLane) continue;
+    const bool known = by && found_.columns.contains(row->lane);
+    looked_for_ += known ? std::min<std::int64_t>(width, std::abs(*by - found_.moved)) : width;
+  }
   if (!by) found_.axis = axis;
   found_.moved = by.value_or(0);
   found_.columns.clear();

@@ -37,6 +37,8 @@ class Tracks {
   // Where the axis of the last picture was moved by whole columns, what was found for it serves again.
   QImage picture(const TimeAxis& axis, std::span<Row* const> rows, const Emphasis& emphasis,
                  const QFont& font);
+  // Of the last picture: columns of lanes that were looked for. The others were known.
+  std::int64_t looked_for() const { return looked_for_; }
   // By column: the share of the ranks of a row of several that compute.
   std::vector<float> shares(const Row& row, const TimeAxis& axis) const;
   // The same as shapes, for files of vectors.
@@ -76,6 +78,7 @@ class Tracks {
   const Theme& theme_;
   SliceColours colours_;
   Found found_;
+  std::int64_t looked_for_ = 0;
 };
 
 }  // namespace orrery::gui

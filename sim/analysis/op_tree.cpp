@@ -37,7 +37,7 @@ std::vector<Sum> sums_of(const Lanes& lanes, const Part& part, const std::functi
       if (go_on) go_on();
       known.clear();
       const auto slices = lanes.slices(lane);
-      for (std::size_t i = lanes.first_after(lane, part.from); i < slices.size(); ++i) {
+      for (std::size_t i = slices.first_after(part.from); i < slices.size(); ++i) {
         const Slice s = slices[i];
         if (s.start >= part.to) break;
         const auto [at, added] = known.try_emplace(s.segment * names + s.name, out.size());

@@ -28,10 +28,11 @@ std::vector<Interval>* place_of(const TimelineHead& t, const Lane& lane, const S
 // When one lane worked, inside the part: waiting for partners is no work.
 void add_intervals(const Lanes& lanes, const Lane& lane, const Part& part, Intervals& out) {
   const auto slices = lanes.slices(lane);
-  for (std::size_t i = lanes.first_after(lane, part.from); i < slices.size(); ++i) {
-    if (slices[i].start >= part.to) break;
-    std::vector<Interval>* const place = place_of(lanes.timeline(), lane, slices[i], out);
-    const Interval in{std::max(slices[i].active, part.from), std::min(slices[i].end, part.to)};
+  for (std::size_t i = slices.first_after(part.from); i < slices.size(); ++i) {
+    const Slice s = slices[i];
+    if (s.start >= part.to) break;
+    std::vector<Interval>* const place = place_of(lanes.timeline(), lane, s, out);
+    const Interval in{std::max(s.active, part.from), std::min(s.end, part.to)};
     if (place != nullptr && in.to > in.from) place->push_back(in);
   }
 }
@@ -75,8 +76,8 @@ Last last_before(const Lanes& lanes, std::int32_t rank, Time t) {
   for (const Lane& lane : lanes.of(rank)) {
     if (lane.stream == kComputeStream) continue;
     const auto slices = lanes.slices(lane);
-    const std::size_t i = lanes.first_after(lane, t);
-    if (i > 0 && slices[i - 1].end >= out.end) out = {lane.stream, slices[i - 1].end};
+    const std::size_t i = slices.first_after(t);
+    if (i > 0 && slices.end(i - 1) >= out.end) out = {lane.stream, slices.end(i - 1)};
   }
   return out;
 }
@@ -159,7 +160,7 @@ class Summing {
   void add_kinds(const Lane& lane) {
     const TimelineHead& t = lanes_.timeline();
     const auto slices = lanes_.slices(lane);
-    for (std::size_t i = lanes_.first_after(lane, part_.from); i < slices.size(); ++i) {
+    for (std::size_t i = slices.first_after(part_.from); i < slices.size(); ++i) {
       const Slice s = slices[i];
       if (s.start >= part_.to) break;
       const auto name = static_cast<std::size_t>(s.name);

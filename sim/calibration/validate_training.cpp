@@ -307,11 +307,8 @@ class RowReader {
     if (row_.source_key == "zero_bubble" && row_.schedule == "1f1b-i") plan.vpp = (layers + 2) / plan.pp;
     // Both ends count as a layer, where that fills the chunks.
     const std::int64_t chunks = plan.pp * plan.vpp;
-    if (plan.pp > 1 && layers % chunks != 0 && (layers + 2) % chunks == 0) {
-      plan.chunk_layers.assign(static_cast<std::size_t>(chunks), (layers + 2) / chunks);
-      --plan.chunk_layers.front();
-      --plan.chunk_layers.back();
-    }
+    if (plan.pp > 1 && layers % chunks != 0 && lighter_ends_are_equal(problem.scenario.model, chunks))
+      plan.chunk_layers = lighter_ends(problem.scenario.model, chunks);
     deal_around_mtp(problem.scenario.model, plan, assumed);
     plan.schedule = plan.vpp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
     if (row_.schedule == "zb-1p") plan.schedule = Schedule::kZeroBubbleH1;
