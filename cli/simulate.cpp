@@ -63,7 +63,9 @@ const char* how(sim::Fold fold) {
 }
 
 Json report(const sim::PlaceReport& r, const program::Communication& over) {
-  Json exposed, busy;
+  Json exposed, busy, work;
+  for (const auto& [w, name] : enum_names(sim::StageWork{}))
+    work[name] = seconds(r.work[static_cast<std::size_t>(w)]);
   for (std::size_t s = 0; s < over.streams.size(); ++s) {
     exposed[over.streams[s].name] = seconds(r.exposed[s]);
     busy[over.streams[s].name] = seconds(r.busy[s]);
@@ -77,7 +79,9 @@ Json report(const sim::PlaceReport& r, const program::Communication& over) {
           {"optimizer_s", seconds(r.optimizer)},
           {"host_s", seconds(r.host)},
           {"exposed_s", std::move(exposed)},
-          {"busy_s", std::move(busy)}};
+          {"busy_s", std::move(busy)},
+          {"work_s", std::move(work)},
+          {"idle_s", seconds(r.idle)}};
 }
 
 // All places or, of very many, the one of each stage that computes longest.
@@ -92,6 +96,28 @@ std::vector<sim::PlaceReport> shown(const std::vector<sim::PlaceReport>& places)
       out.back() = p;
   }
   return out;
+}
+
+// The step of each stage by the pieces of work of its schedule, of the kinds that it has.
+void print_work(const std::vector<sim::PlaceReport>& places) {
+  constexpr std::array kTitles{
+      "forward", "backward", "input grad", "weight grad", "side by side", "optimizer",
+  };
+  static_assert(kTitles.size() == sim::kStageWorks);
+  std::vector<std::size_t> kinds;
+  for (std::size_t w = 0; w < kTitles.size(); ++w) {
+    if (std::any_of(places.begin(), places.end(),
+                    [&](const sim::PlaceReport& r) { return r.work[w] > Time{0}; }))
+      kinds.push_back(w);
+  }
+  fmt::print("{:>6} {:>7}", "stage", "first");
+  for (const std::size_t w : kinds) fmt::print(" {:>12}", kTitles[w]);
+  fmt::print(" {:>12}\n", "idle");
+  for (const sim::PlaceReport& r : places) {
+    fmt::print("{:>6} {:>7}", r.stage, r.first_rank);
+    for (const std::size_t w : kinds) fmt::print(" {:>12}", format(r.work[w]));
+    fmt::print(" {:>12}\n", format(r.idle));
+  }
 }
 
 void print_places(const planner::Evaluation& e) {
@@ -121,6 +147,7 @@ void print_places(const planner::Evaluation& e) {
     fmt::print(" {:>10} {:>10}\n", format(r.host),
                format(Bytes{e.predicted.memory[static_cast<std::size_t>(r.stage)].total}));
   }
+  if (e.program.plan.pp > 1) print_work(rows);
 }
 
 // In place of the scenario's own.

@@ -96,11 +96,12 @@ bool concerns(const Refusal& r, const Model& m, const Training& t) {
 bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t) {
   if (!r.zero.empty() && (p.copies() == 1 || !has(r.zero, p.zero))) return false;
   if (!r.rank_order.empty() && !has(r.rank_order, p.rank_order)) return false;
+  if (!r.schedule.empty() && (p.pp == 1 || !has(r.schedule, p.schedule))) return false;
   if (!r.context_parallel.empty() && (p.cp == 1 || !has(r.context_parallel, p.context_way()))) return false;
   return !differs(r.offload, p.offloads()) && !differs(r.nvme, p.optimizer_on_drives()) &&
          !differs(r.tensor_parallel, p.tp > 1) && !differs(r.pipeline_parallel, p.pp > 1) &&
-         !differs(r.shard_group, grouped(p)) && !differs(r.expert_tensor_parallel, p.expert_tp() > 1) &&
-         concerns(r, m, t);
+         !differs(r.shard_group, grouped(p)) && !differs(r.expert_parallel, p.ep > 1) &&
+         !differs(r.expert_tensor_parallel, p.expert_tp() > 1) && concerns(r, m, t);
 }
 
 // The field of a scenario that a message about a refused combination points to.
@@ -109,6 +110,7 @@ const char* pointer_of(const Refusal& r) {
   if (r.nvme) return "/plan/offload/nvme";
   if (r.offload) return "/plan/offload";
   if (!r.precision.empty()) return "/training/precision";
+  if (!r.schedule.empty()) return "/plan/schedule";
   if (!r.context_parallel.empty()) return "/plan/cp";
   if (!r.rank_order.empty()) return "/plan/rank_order";
   if (r.shard_group) return "/plan/shard_group";

@@ -40,9 +40,11 @@ struct NumberFormats {
 struct Refusal {
   std::vector<std::int64_t> zero;
   std::vector<RankOrder> rank_order;
+  std::vector<Schedule> schedule;  // of a pipeline
   std::vector<Precision> precision;
   std::vector<ContextWay> context_parallel;
-  std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, expert_tensor_parallel;
+  std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, expert_parallel,
+      expert_tensor_parallel;
   std::vector<Math> math;
   std::optional<bool> lamb, muon, sliding_window, expert_biases;
   std::optional<bool> offload;  // something lies in the hosts' memory
@@ -113,12 +115,14 @@ template <class V>
 void describe(V& v, Refusal& r) {
   v(Field{.name = "zero", .help = "ZeRO stage is one of these", .min = 0, .max = 3}, r.zero);
   v(Field{.name = "rank_order", .help = "placement is one of these"}, r.rank_order);
+  v(Field{.name = "schedule", .help = "a pipeline's schedule is one of these"}, r.schedule);
   v(Field{.name = "precision", .help = "recipe is one of these"}, r.precision);
   v(Field{.name = "context_parallel", .help = "ranks share sequences in one of these ways"},
     r.context_parallel);
   v(Field{.name = "tensor_parallel", .help = "whether tp is more than 1"}, r.tensor_parallel);
   v(Field{.name = "pipeline_parallel", .help = "whether pp is more than 1"}, r.pipeline_parallel);
   v(Field{.name = "shard_group", .help = "whether shards are shared by fewer ranks than dp"}, r.shard_group);
+  v(Field{.name = "expert_parallel", .help = "whether ep is more than 1"}, r.expert_parallel);
   v(Field{.name = "expert_tensor_parallel", .help = "whether ranks share the columns of experts"},
     r.expert_tensor_parallel);
   v(Field{.name = "math", .help = "formats of matrix products; empty means all"}, r.math);

@@ -121,6 +121,7 @@ ChunkPlacement chunk_placement(const Plan& p) {
     case Schedule::kZeroBubbleH1:
       break;
     case Schedule::kZeroBubbleV:
+    case Schedule::kDualPipeV:
       return ChunkPlacement::kThereAndBack;
     case Schedule::kListed:
       if (p.schedule_order) return p.schedule_order->chunks;

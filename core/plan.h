@@ -33,7 +33,7 @@
 
 namespace orrery {
 
-enum class Schedule { kNaive, kGPipe, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV, kListed };
+enum class Schedule { kNaive, kGPipe, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV, kDualPipeV, kListed };
 // How keys and values pass between ranks that share sequences.
 enum class ContextKeys { kRing, kAllGather };
 // How rows of tokens go to their experts: each by itself, or once to each node that has some of a token's
@@ -43,11 +43,14 @@ enum class ExpertExchange { kFlat, kByNode };
 enum class RankOrder { kTpDpPp, kTpPpDp, kDpTpPp, kPpTpDp };
 
 constexpr auto enum_names(Schedule) {
-  return std::array{
-      std::pair{Schedule::kNaive, "naive"},        std::pair{Schedule::kGPipe, "gpipe"},
-      std::pair{Schedule::k1F1B, "1f1b"},          std::pair{Schedule::kInterleaved, "interleaved"},
-      std::pair{Schedule::kZeroBubbleH1, "zb-h1"}, std::pair{Schedule::kZeroBubbleV, "zb-v"},
-      std::pair{Schedule::kListed, "listed"}};
+  return std::array{std::pair{Schedule::kNaive, "naive"},
+                    std::pair{Schedule::kGPipe, "gpipe"},
+                    std::pair{Schedule::k1F1B, "1f1b"},
+                    std::pair{Schedule::kInterleaved, "interleaved"},
+                    std::pair{Schedule::kZeroBubbleH1, "zb-h1"},
+                    std::pair{Schedule::kZeroBubbleV, "zb-v"},
+                    std::pair{Schedule::kDualPipeV, "dualpipe-v"},
+                    std::pair{Schedule::kListed, "listed"}};
 }
 constexpr auto enum_names(ContextKeys) {
   return std::array{std::pair{ContextKeys::kRing, "ring"}, std::pair{ContextKeys::kAllGather, "all-gather"}};

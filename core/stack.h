@@ -72,6 +72,9 @@ struct Stack {
   // What each member of a group adds to the time of its collectives beside what passes: software that waits
   // for its device before or after them, or that issues a call for each member.
   Time collective_sync{0};
+  // Multiprocessors that kernels which exchange tokens between the ranks of experts keep from compute while
+  // they run.
+  std::int64_t exchange_units = 0;
   // Before each forward and backward of a pipeline's stage, once what it needs has arrived: software that
   // waits for its host, or for its peers.
   Time handover{0};
@@ -166,6 +169,11 @@ void describe(V& v, Stack& s) {
           .min = 0,
           .max = limits::kLongestLatency},
     s.collective_sync);
+  v(Field{.name = "exchange_units",
+          .help = "multiprocessors that exchanges of tokens keep from compute while they run",
+          .min = 0,
+          .max = 100000},
+    s.exchange_units);
   v(Field{.name = "handover",
           .help = "what the software takes before each forward and backward of a pipeline's stage",
           .min = 0,

@@ -60,7 +60,7 @@ std::vector<Moment> moments_of(const StageChoices& stage) {
 // Of one of the stage's chunks at a moment.
 std::int64_t bytes_at(const Moment& m, std::size_t chunk, const ChunkChoice& choice) {
   const std::int64_t after_forward = choice.work[sim::kChunkForward].net;
-  const std::int64_t after_backward = after_forward + choice.work[sim::kChunkBackward].net;
+  const std::int64_t after_backward = after_forward + choice.work[sim::kChunkBackwardInput].net;
   return m.forward_done[chunk] * after_forward + m.backward_done[chunk] * after_backward +
          (m.chunk == chunk ? choice.work[m.work].peak : 0);
 }
@@ -172,8 +172,8 @@ std::vector<StageChoices> stage_choices(sim::Estimator& estimator, const Plan& p
         for (std::size_t w = 0; w < choice.work.size(); ++w) {
           const sim::WorkCost& cost = held[i].chunks[c][w];
           choice.work[w] = {cost.peak, cost.net};
-          choice.time += cost.time;
         }
+        choice.time = sim::of_micro_batch(held[i].chunks[c], &sim::WorkCost::time);
       }
     }
   }

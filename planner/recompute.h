@@ -33,8 +33,8 @@ namespace orrery::planner {
 
 // Of a chunk with so many layers recomputed.
 struct ChunkChoice {
-  std::array<sim::PieceBytes, 3> work;  // by sim::ChunkWork
-  std::int64_t time = 0;                // ps for a micro-batch, forward and backward
+  std::array<sim::PieceBytes, sim::kChunkWorks> work;  // by sim::ChunkWork
+  std::int64_t time = 0;                               // ps for a micro-batch, forward and backward
 };
 
 struct StageChoices {

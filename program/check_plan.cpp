@@ -142,6 +142,13 @@ void check_listed(const Model& m, const Plan& p, const Cursor& at) {
     at.child("schedule")
         .fail("work is listed of models with one tower", "allowed: schedules that are not listed");
   check_order(p, at.child("schedule_order"));
+  if (m.embeds_at_end()) {
+    if (const std::string problem = shared_weight_problem(p); !problem.empty())
+      at.child("schedule_order")
+          .child("stages")
+          .child(std::size_t{0})
+          .fail(problem, "allowed: work of the last chunk before the last of chunk 0");
+  }
 }
 
 // Parts that selective recomputation repeats.
@@ -312,8 +319,9 @@ std::string overlap_problem(const Plan& p) {
   if (p.ep == 1) return "no ranks share the experts: there are no exchanges to hide";
   if (!pairs_up(p.schedule) || (p.pp > 1 && p.schedule == Schedule::k1F1B)) {
     return fmt::format(
-        "forwards and backwards of {} on {} stages do not run side by side; those of one stage do, and "
-        "interleaved ones",
+        "forwards and backwards of {} on {} stages do not run side by side; those of 1f1b on one stage do, "
+        "and "
+        "those of interleaved and dualpipe-v",
         name_of(p.schedule), p.pp);
   }
   if (p.zero >= 2)
@@ -484,7 +492,8 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
     at.child("shard_group").fail(fmt::format("{} does not divide dp {}", p.shard_group, p.dp));
   if (p.zero >= 2 && splits_backward(p)) {
     at.child("zero").fail(
-        "ZeRO-2 and 3 reduce each micro-batch's gradient at once, zero-bubble schedules hold it back",
+        fmt::format("ZeRO-2 and 3 reduce each micro-batch's gradient at once, and {} makes some later",
+                    name_of(p.schedule)),
         "allowed: 0, 1");
   }
 }

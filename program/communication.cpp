@@ -34,8 +34,8 @@ GroupIndex Communication::group(std::string_view name) const {
 }
 
 // Collectives of a whole axis have one stream, and those of experts the stream of the axis that they take the
-// part of. Activations and gradients pass stages in streams of their own,
-// as neither may wait for the other.
+// part of. Activations and gradients pass stages in streams of their own, as neither may wait for the other;
+// nor may activations that come back up in a V wait for those that go down.
 Communication communication_of(const Mesh& mesh) {
   using enum StreamRole;
   Communication c;
@@ -62,6 +62,7 @@ Communication communication_of(const Mesh& mesh) {
     if (c.streams.size() != index) throw std::logic_error("streams are numbered otherwise");
     c.streams.push_back({name, role, index});
   }
+  transfers("pp-back-send", "pp-back-recv");
   c.groups = {{"tp", mesh["tp"], tp},
               {"dp", mesh["copies"], dp},
               {"shard", mesh["shard"], dp},

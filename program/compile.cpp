@@ -40,13 +40,12 @@ class ClassCompiler {
       : e_(plan, training, stack, over, rank, named),
         model_(model),
         plan_(plan),
-        split_(splits_backward(plan)),
         over_(over),
         depth_(depth),
         graphs_(graphs),
         inputs_(model.all_inputs()),
-        send_(over.stream("pp-send")),
-        recv_(over.stream("pp-recv")),
+        down_{over.stream("pp-send"), over.stream("pp-recv")},
+        back_{over.stream("pp-back-send"), over.stream("pp-back-recv")},
         grad_send_(over.stream("pp-grad-send")),
         grad_recv_(over.stream("pp-grad-recv")),
         rank_(rank) {
@@ -59,7 +58,7 @@ class ClassCompiler {
 
   void run(const std::vector<Slot>& slots) {
     rank_.in_flight = in_flight(slots, plan_.vpp);
-    for (std::int32_t c = 0; c < plan_.vpp; ++c) emit_chunk(c);
+    for (std::int32_t c = 0; c < plan_.vpp; ++c) emit_chunk(c, slots);
     if (!e_.training.serves()) emit_optimizer(e_, *state_, over_);
     exchanges_ = has_outer() && emit_outer(e_, *state_, over_);
     make_steps(slots);
@@ -67,8 +66,10 @@ class ClassCompiler {
 
  private:
   std::int64_t last_chunk() const { return plan_.pp * plan_.vpp - 1; }
+  struct Transfers {
+    StreamIndex send, receive;
+  };
   bool has_outer() const { return plan_.islands > 1 && !e_.training.serves(); }
-  bool split() const { return split_; }
 
   void lay_out_chunks() {
     const auto layers = layers_by_chunk(plan_, model_.layers);
@@ -195,26 +196,30 @@ class ClassCompiler {
   };
   using Backwards = std::deque<Backward>;  // in issue order
 
-  void emit_chunk(std::int32_t index) {
+  // When a backward makes the gradients of weights: with those of what it reads, or in a piece of work apart.
+  enum class Weights : std::uint8_t { kWith, kApart };
+
+  // The segments that the schedule runs.
+  void emit_chunk(std::int32_t index, const std::vector<Slot>& slots) {
     Chunk& c = chunks_[static_cast<std::size_t>(index)];
     const Left kept = emit_forward(c, index);
-    if (e_.training.serves()) return;
+    const auto runs = [&](Work work, bool last) {
+      return std::any_of(slots.begin(), slots.end(), [&](const Slot& s) {
+        return s.work == work && s.chunk == index && (s.micro_batch + 1 == plan_.micro_batches) == last;
+      });
+    };
     for (const bool last : {false, true}) {
-      if (!last && plan_.micro_batches == 1) continue;
-      if (!split()) {
-        emit_backward(c, index, kept, last);
-        continue;
-      }
-      if (last && plan_.micro_batches > 1) continue;  // one input-gradient segment serves all
-      Backwards backwards = emit_backward(c, index, kept, last);
-      for (const bool final : {false, true}) {
-        if (!final && plan_.micro_batches == 1) continue;
-        begin(SegmentKind::kBackwardWeight, index, final);
-        if (c.loss) state_->synchronise(c, *c.loss, final);
-        for (Backward& b : backwards) {
-          b.reverse.weights();
-          state_->synchronise(c, *b.block, final);
-        }
+      if (runs(Work::kBackward, last)) emit_backward(c, index, kept, Weights::kWith, last);
+    }
+    if (!runs(Work::kBackwardInput, false) && !runs(Work::kBackwardInput, true)) return;
+    Backwards backwards = emit_backward(c, index, kept, Weights::kApart, false);
+    for (const bool last : {false, true}) {
+      if (!runs(Work::kBackwardWeight, last)) continue;
+      begin(SegmentKind::kBackwardWeight, index, last);
+      if (c.loss) state_->synchronise(c, *c.loss, last);
+      for (Backward& b : backwards) {
+        b.reverse.weights();
+        state_->synchronise(c, *b.block, last);
       }
     }
   }
@@ -264,6 +269,10 @@ class ClassCompiler {
       e_.send(name, stream, to, {towers[t]}, boundary_[t], activation_bytes(e_.training.precision));
   }
 
+  const Transfers& activations_from(std::int64_t chunk) const {
+    return comes_back(chunk_placement(plan_), plan_.pp, chunk) ? back_ : down_;
+  }
+
   // What the software takes before work on what arrived.
   void hand_over(const char* name, const Towers& arrived) {
     if (e_.stack.handover == Time{0} || plan_.pp * plan_.vpp == 1) return;
@@ -278,7 +287,7 @@ class ClassCompiler {
     Left kept;
     Towers towers(boundary_.size(), -1);
     if (!c.embedding) {
-      receive(recv_, "pipeline/recv", c.global - 1, towers,
+      receive(activations_from(c.global - 1).receive, "pipeline/recv", c.global - 1, towers,
               [&](std::size_t t) { return boundary(c, "input", t); });
     }
     hand_over("pipeline/handover", towers);
@@ -292,7 +301,7 @@ class ClassCompiler {
     if (c.head)
       kept.head = forward(*c.head, towers);
     else
-      send(send_, "pipeline/send", c.global + 1, towers);
+      send(activations_from(c.global).send, "pipeline/send", c.global + 1, towers);
     for (const MtpBlocks& m : c.mtp) {
       Left::Mtp& of = kept.mtp.emplace_back();
       of.input = forward(m.input, towers);
@@ -325,9 +334,8 @@ class ClassCompiler {
 
   // From the gradients of what towers come to in a block to those of what they were before, where something
   // is `trained` before. `to`: buffers for these, by tower.
-  enum class Weights : std::uint8_t { kAsScheduled, kAtOnce };
   Backward backward(const ChunkBlock& b, const Tensors& of, Towers& d, const Towers& to,
-                    const std::vector<bool>& trained, Weights weights = Weights::kAsScheduled) {
+                    const std::vector<bool>& trained, Weights weights) {
     const Graph& graph = *b.block.graph;
     Towers outputs;
     for (const Output& o : graph.outputs)
@@ -338,7 +346,7 @@ class ClassCompiler {
       const auto t = static_cast<std::size_t>(p.number);
       ports.push_back({d[t], to[t], trained[t]});
     }
-    Backward out{&b, Reverse(e_, b.block, of, split() && weights == Weights::kAsScheduled)};
+    Backward out{&b, Reverse(e_, b.block, of, weights == Weights::kApart)};
     const Towers made = out.reverse.run(outputs, ports);
     for (std::size_t i = 0; i < made.size(); ++i)
       d[static_cast<std::size_t>(graph.ports[i].number)] = made[i];
@@ -363,8 +371,10 @@ class ClassCompiler {
     return to;
   }
 
-  Backwards emit_backward(Chunk& c, std::int32_t index, const Left& kept, bool last) {
-    begin(split() ? SegmentKind::kBackwardInput : SegmentKind::kBackward, index, last && !split());
+  // One segment of input gradients serves all micro-batches.
+  Backwards emit_backward(Chunk& c, std::int32_t index, const Left& kept, Weights weights, bool last) {
+    const bool whole = weights == Weights::kWith;
+    begin(whole ? SegmentKind::kBackward : SegmentKind::kBackwardInput, index, last);
     Backwards out;
     std::vector<Tensors> tensors = kept.layers;
     Towers d(boundary_.size(), -1);
@@ -375,15 +385,15 @@ class ClassCompiler {
               [&](std::size_t t) { return shared(c.output_grads, c, "output-grad", t); });
     }
     hand_over("pipeline/grad-handover", d);
-    if (c.loss) emit_loss(c, kept.head.outputs.front(), d, trained.back(), last);
+    if (c.loss) emit_loss(c, kept.head.outputs.front(), d, trained.back(), weights, last);
     for (std::size_t k = c.mtp.size(); k-- > 0;) {
       const MtpBlocks& m = c.mtp[k];
       const Left::Mtp& of = kept.mtp[k];
       const std::vector<bool> all(boundary_.size(), true);
       const auto back = [&](const ChunkBlock& b, const Tensors& t) {
         state_->need(b);
-        out.push_back(backward(b, t, d, anywhere, all));
-        if (!split()) state_->synchronise(c, b, last);
+        out.push_back(backward(b, t, d, anywhere, all, weights));
+        if (whole) state_->synchronise(c, b, last);
       };
       back(m.head, of.head);
       std::vector<Tensors> block{of.block};
@@ -395,8 +405,13 @@ class ClassCompiler {
     }
     if (c.head) {
       state_->need(*c.head);
-      out.push_back(backward(*c.head, kept.head, d, anywhere, trained.back()));
-      if (!split()) {
+      Towers to = anywhere;
+      if (c.layers.empty() && c.global > 0) {
+        const auto tower = static_cast<std::size_t>(c.head->block.graph->ports.front().number);
+        to[tower] = shared(c.input_grads, c, "input-grad", tower);
+      }
+      out.push_back(backward(*c.head, kept.head, d, to, trained.back(), weights));
+      if (whole) {
         if (!c.loss) end_of_head_weight();
         state_->synchronise(c, *c.head, last);
       }
@@ -421,14 +436,14 @@ class ClassCompiler {
       for (std::size_t l = top; l-- > first;) {
         if (!backs(l)) continue;
         state_->need(c.layers[l]);
-        out.push_back(backward(c.layers[l], tensors[l], d, leaving(c, l, d), trained[l]));
-        if (!split()) state_->synchronise(c, c.layers[l], last);
+        out.push_back(backward(c.layers[l], tensors[l], d, leaving(c, l, d), trained[l], weights));
+        if (whole) state_->synchronise(c, c.layers[l], last);
       }
     }
     if (c.embedding) {
       if (!trains(*c.embedding)) return out;
-      out.push_back(backward(*c.embedding, kept.embedding, d, anywhere, trained.front()));
-      if (!split()) state_->synchronise(c, *c.embedding, last);
+      out.push_back(backward(*c.embedding, kept.embedding, d, anywhere, trained.front(), weights));
+      if (whole) state_->synchronise(c, *c.embedding, last);
     } else {
       send(grad_send_, "pipeline/grad-send", c.global - 1, d);
     }
@@ -442,8 +457,10 @@ class ClassCompiler {
   }
 
   // One part of the rows of `n` after the other goes through the head's product and the loss, and back: `d`
-  // gets the gradient of them all. The rows of a part lie one behind the other.
-  void emit_loss(const Chunk& c, std::int32_t n, Towers& d, std::vector<bool> trained, bool last) {
+  // gets the gradient of them all. The rows of a part lie one behind the other. Its own weight's gradient
+  // comes at once, and is synchronised where the chunk's are.
+  void emit_loss(const Chunk& c, std::int32_t n, Towers& d, std::vector<bool> trained, Weights of_chunk,
+                 bool last) {
     const Graph& graph = *c.loss->block.graph;
     const auto tower = static_cast<std::size_t>(graph.ports.front().number);
     const Value& part = graph.values[static_cast<std::size_t>(graph.ports.front().value)];
@@ -463,13 +480,13 @@ class ClassCompiler {
       const Tensors of = forward(block, values);
       e_.evaluate(false);
       Towers none(boundary_.size(), -1);
-      backward(block, of, none, gradients, trained, Weights::kAtOnce);
+      backward(block, of, none, gradients, trained, Weights::kWith);
       e_.shift(first, n, i * elements);
       e_.shift(first, gradients[tower], i * elements);
       e_.shift(first, targets, i * part.rows / plan_.cp);
     }
     if (trained[tower]) d[tower] = gradients[tower];
-    if (split()) return;
+    if (of_chunk == Weights::kApart) return;
     end_of_head_weight();
     state_->synchronise(c, *c.loss, last);
   }
@@ -534,9 +551,9 @@ class ClassCompiler {
       for (const Turn& turn :
            side_by_side(static_cast<std::size_t>(mine.pieces), static_cast<std::size_t>(other.pieces))) {
         if (turn.of_forward)
-          rank_.steps.push_back({mine.first + turn.piece, s.micro_batch});
+          rank_.steps.push_back({mine.first + turn.piece, s.micro_batch, true});
         else
-          rank_.steps.push_back({other.first + turn.piece, backward.micro_batch});
+          rank_.steps.push_back({other.first + turn.piece, backward.micro_batch, true});
       }
     }
     if (!e_.training.serves()) rank_.steps.push_back({find(SegmentKind::kOptimizer, 0, true).first, 0});
@@ -546,13 +563,13 @@ class ClassCompiler {
   Emitter e_;
   const Model& model_;
   const Plan& plan_;
-  const bool split_;  // weight gradients come apart
   const Communication& over_;
   const Depth& depth_;
   const Graphs& graphs_;
   std::vector<std::int64_t> boundary_;  // elements that pass from stage to stage, by tower
   const std::vector<Input> inputs_;
-  const StreamIndex send_, recv_, grad_send_, grad_recv_;
+  const Transfers down_, back_;  // of activations
+  const StreamIndex grad_send_, grad_recv_;
   RankClass& rank_;
   std::vector<Chunk> chunks_;
   StageEnds ends_;

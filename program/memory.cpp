@@ -9,6 +9,7 @@
 // Both are of the device. What stands in the host's memory, or on drives, is there for the whole run,
 // whatever its life.
 #include <algorithm>
+#include <array>
 
 #include "program/passes.h"
 
@@ -58,22 +59,53 @@ constexpr Phase kBeforeAll{SegmentKind::kForward, -1}, kAfterAll{SegmentKind::kO
 Phase phase_of(const Segment& s) {
   return {s.kind, s.piece};
 }
-struct BufferPhases {
-  std::vector<Phase> first, last;  // in which a buffer is touched
+// A micro-batch goes through a chunk with a whole backward, or with one that is split.
+enum class Way : std::uint8_t { kWhole, kSplit };
+constexpr std::array kWays{Way::kWhole, Way::kSplit};
+bool is_on(SegmentKind kind, Way way) {
+  switch (kind) {
+    case SegmentKind::kBackward:
+      return way == Way::kWhole;
+    case SegmentKind::kBackwardInput:
+    case SegmentKind::kBackwardWeight:
+      return way == Way::kSplit;
+    case SegmentKind::kForward:
+    case SegmentKind::kOptimizer:
+    case SegmentKind::kOuter:
+      break;
+  }
+  return true;
+}
+// In which a buffer is touched on a way, if it is.
+struct PhasesOnWay {
+  Phase first = kAfterAll, last = kBeforeAll;
+  bool touched() const { return first <= last; }
 };
+// By buffer and way.
+using BufferPhases = std::vector<std::array<PhasesOnWay, kWays.size()>>;
 
 BufferPhases find_phases(const RankClass& rank, const Touches& touches) {
-  BufferPhases out{std::vector<Phase>(rank.buffers.size(), kAfterAll),
-                   std::vector<Phase>(rank.buffers.size(), kBeforeAll)};
+  BufferPhases out(rank.buffers.size());
   for (std::size_t s = 0; s < touches.size(); ++s) {
-    for (const Touch& t : touches[s]) {
-      const auto b = static_cast<std::size_t>(t.buffer);
-      const Phase phase = phase_of(rank.segments[s]);
-      out.first[b] = std::min(out.first[b], phase);
-      out.last[b] = std::max(out.last[b], phase);
+    const Phase phase = phase_of(rank.segments[s]);
+    for (const Way way : kWays) {
+      if (!is_on(phase.first, way)) continue;
+      for (const Touch& t : touches[s]) {
+        PhasesOnWay& of = out[static_cast<std::size_t>(t.buffer)][static_cast<std::size_t>(way)];
+        of.first = std::min(of.first, phase);
+        of.last = std::max(of.last, phase);
+      }
     }
   }
   return out;
+}
+
+// Whether a buffer's life begins, or ends, in a phase: on every way that the phase is on.
+template <class Bound>
+bool bounds_life(const std::array<PhasesOnWay, kWays.size()>& of, const Phase& phase, Bound bound) {
+  return std::all_of(kWays.begin(), kWays.end(), [&](Way way) {
+    return !is_on(phase.first, way) || of[static_cast<std::size_t>(way)].*bound == phase;
+  });
 }
 
 void decide_lives(RankClass& rank, const Touches& touches, const BufferPhases& phases, bool side_by_side) {
@@ -93,12 +125,16 @@ void decide_lives(RankClass& rank, const Touches& touches, const BufferPhases& p
   }
   for (std::size_t b = 0; b < rank.buffers.size(); ++b) {
     Buffer& buffer = rank.buffers[b];
-    if (buffer.life == Life::kStatic || phases.last[b] < phases.first[b]) continue;
-    if (phases.first[b].first != phases.last[b].first) {
+    const auto on_any_way = [&](auto&& holds) {
+      return std::any_of(phases[b].begin(), phases[b].end(),
+                         [&](const PhasesOnWay& w) { return w.touched() && holds(w); });
+    };
+    if (buffer.life == Life::kStatic || !on_any_way([](const PhasesOnWay&) { return true; })) continue;
+    if (on_any_way([](const PhasesOnWay& w) { return w.first.first != w.last.first; })) {
       buffer.life = Life::kSaved;
       buffer.cls = BufferClass::kActivation;
       buffer.instances = rank.in_flight[static_cast<std::size_t>(buffer.chunk)];
-    } else if (phases.first[b] != phases.last[b] || in_use_after[b]) {
+    } else if (in_use_after[b] || on_any_way([](const PhasesOnWay& w) { return w.first != w.last; })) {
       buffer.life = Life::kHandedOn;
     }
     if (transferred[b]) {
@@ -116,8 +152,10 @@ void place_events(RankClass& rank, const Touches& touches, const BufferPhases& p
     for (const Touch& t : touches[s]) {
       const auto b = static_cast<std::size_t>(t.buffer);
       if (rank.buffers[b].space != Space::kDevice) continue;
-      if (phases.first[b] == phase) segment.memory.push_back({t.first, t.buffer, true});
-      if (phases.last[b] == phase) segment.memory.push_back({t.last, t.buffer, false});
+      if (bounds_life(phases[b], phase, &PhasesOnWay::first))
+        segment.memory.push_back({t.first, t.buffer, true});
+      if (bounds_life(phases[b], phase, &PhasesOnWay::last))
+        segment.memory.push_back({t.last, t.buffer, false});
     }
     // At one op: allocations come before it, frees after it.
     std::stable_sort(segment.memory.begin(), segment.memory.end(),

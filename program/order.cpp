@@ -54,52 +54,67 @@ std::optional<Slot> slot_of(std::string_view word) {
 // What a stage has listed so far, by chunk.
 class Listed {
  public:
-  Listed(const Plan& p, bool split) : p_(p), split_(split), done_(static_cast<std::size_t>(p.vpp)) {}
+  explicit Listed(const Plan& p) : p_(p), done_(static_cast<std::size_t>(p.vpp)) {}
 
   // Why it cannot come next; empty if it can.
   std::string problem_of(const Slot& s) const {
     if (s.chunk >= p_.vpp) return fmt::format("a stage has {} chunks", p_.vpp);
     if (s.micro_batch >= p_.micro_batches)
       return fmt::format("the plan has {} micro-batches", p_.micro_batches);
-    const bool whole = s.work == Work::kBackward;
-    if (s.work != Work::kForward && whole == split_)
-      return split_ ? "other backwards are split into Bi and W" : "other backwards are whole";
-    const std::int32_t next = done(s.chunk, s.work);
-    if (s.micro_batch < next) return "it comes twice";
-    const Slot expected{.work = s.work, .chunk = s.chunk, .micro_batch = next};
-    if (s.micro_batch > next)
-      return fmt::format("{} comes before it: micro-batches of a chunk come in order",
-                         name_of_slot(expected));
-    if (const auto first = needs(s); first && next >= done(first->chunk, first->work))
-      return fmt::format("{} comes before it", name_of_slot(*first));
+    const Done& d = done_[static_cast<std::size_t>(s.chunk)];
+    const auto named = [&](Work work, std::int32_t micro_batch) {
+      return name_of_slot({.work = work, .chunk = s.chunk, .micro_batch = micro_batch});
+    };
+    const auto late = [&](const std::string& first) { return fmt::format("{} comes before it", first); };
+    const auto in_order = [&](const std::string& first) {
+      return late(first) + ": micro-batches of a chunk come in order";
+    };
+    switch (s.work) {
+      case Work::kForward:
+        if (s.micro_batch < d.forwards) return "it comes twice";
+        if (s.micro_batch > d.forwards) return in_order(named(s.work, d.forwards));
+        break;
+      case Work::kBackward:
+      case Work::kBackwardInput:
+        if (s.micro_batch < d.backwards) return "a backward of that micro-batch has come";
+        if (s.micro_batch >= d.forwards) return late(named(Work::kForward, d.forwards));
+        if (s.micro_batch > d.backwards) return in_order(named(s.work, d.backwards));
+        if (s.work == Work::kBackward && d.gradients < d.backwards)
+          return in_order(named(Work::kBackwardWeight, d.gradients));
+        break;
+      case Work::kBackwardWeight:
+        if (s.micro_batch < d.gradients) return "weight gradients of that micro-batch have come";
+        if (s.micro_batch >= d.backwards) return late(named(Work::kBackwardInput, s.micro_batch));
+        if (s.micro_batch > d.gradients) return in_order(named(s.work, d.gradients));
+        break;
+    }
     return {};
   }
-  void add(const Slot& s) { ++done_[static_cast<std::size_t>(s.chunk)][static_cast<std::size_t>(s.work)]; }
+  void add(const Slot& s) {
+    Done& d = done_[static_cast<std::size_t>(s.chunk)];
+    d.forwards += s.work == Work::kForward;
+    d.backwards += s.work == Work::kBackward || s.work == Work::kBackwardInput;
+    d.gradients += s.work == Work::kBackward || s.work == Work::kBackwardWeight;
+  }
   // A piece that has not come; none if all have.
   std::optional<Slot> missing() const {
+    const auto m = static_cast<std::int32_t>(p_.micro_batches);
     for (std::int32_t c = 0; c < p_.vpp; ++c) {
-      for (const Work work : {Work::kForward, split_ ? Work::kBackwardInput : Work::kBackward,
-                              split_ ? Work::kBackwardWeight : Work::kForward}) {
-        if (done(c, work) < p_.micro_batches)
-          return Slot{.work = work, .chunk = c, .micro_batch = done(c, work)};
-      }
+      const Done& d = done_[static_cast<std::size_t>(c)];
+      if (d.forwards < m) return Slot{.work = Work::kForward, .chunk = c, .micro_batch = d.forwards};
+      if (d.gradients < d.backwards)
+        return Slot{.work = Work::kBackwardWeight, .chunk = c, .micro_batch = d.gradients};
+      if (d.backwards < m) return Slot{.work = Work::kBackward, .chunk = c, .micro_batch = d.backwards};
     }
     return std::nullopt;
   }
 
  private:
-  std::int32_t done(std::int32_t chunk, Work work) const {
-    return done_[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(work)];
-  }
-  static std::optional<Slot> needs(Slot s) {
-    if (s.work == Work::kForward) return std::nullopt;
-    s.work = s.work == Work::kBackwardWeight ? Work::kBackwardInput : Work::kForward;
-    return s;
-  }
-
+  struct Done {  // micro-batches, each from the first on
+    std::int32_t forwards = 0, backwards = 0, gradients = 0;
+  };
   const Plan& p_;
-  const bool split_;
-  std::vector<std::array<std::int32_t, 4>> done_;  // by chunk and work
+  std::vector<Done> done_;  // by chunk
 };
 
 // For tensors between stages: as much as they ask for, or as little as an engine may have.
@@ -125,8 +140,9 @@ class Walk {
         const Slot& s = slots[i][k];
         if (s.work == Work::kBackwardWeight) continue;
         const std::int64_t chunk = chunk_of(i, s);
-        if (chunk != (way_of(s) == 0 ? last : 0)) stage.makes[way_of(s)].push_back(k);
-        if (chunk != (way_of(s) == 0 ? 0 : last)) stage.needs[way_of(s)].push_back(k);
+        const bool forward = way_of(s) == 0;
+        if (chunk != (forward ? last : 0)) stage.makes[line_from(chunk, forward)].push_back(k);
+        if (chunk != (forward ? 0 : last)) stage.needs[line_from(chunk - 1, forward)].push_back(k);
       }
     }
   }
@@ -158,6 +174,13 @@ class Walk {
   }
 
  private:
+  // What passes between stages one behind the other.
+  enum Line : std::uint8_t { kDown, kBack, kGradients };
+  static constexpr std::size_t kLines = 3;
+  // Of what a chunk sends.
+  Line line_from(std::int64_t chunk, bool forward) const {
+    return !forward ? kGradients : comes_back(placement_, p_.pp, chunk) ? kBack : kDown;
+  }
   // Of a stage's chunk, by way: forwards, and backwards. What has been done, sent and received so far.
   struct Chunk {
     std::int32_t in_flight = 0;  // at most
@@ -165,9 +188,10 @@ class Walk {
     std::array<std::int32_t, 2> done{}, sent{}, received{};
   };
   struct Stage {
-    std::size_t next = 0;                                  // slot
-    std::array<std::vector<std::size_t>, 2> makes, needs;  // slots whose results others need, and the reverse
-    std::array<std::size_t, 2> sent{}, received{};         // of them
+    std::size_t next = 0;  // slot
+    // By line: slots whose results others need, and the reverse.
+    std::array<std::vector<std::size_t>, kLines> makes, needs;
+    std::array<std::size_t, kLines> sent{}, received{};  // of them
     std::vector<Chunk> chunks;
   };
 
@@ -185,35 +209,41 @@ class Walk {
   }
 
   // Sends the first tensor that waits for it, where its receiver waits for that one.
-  bool send(std::size_t stage, std::size_t way) {
+  bool send(std::size_t stage, Line line) {
     Stage& from = stages_[stage];
-    if (from.sent[way] == from.makes[way].size() || from.makes[way][from.sent[way]] >= from.next)
+    if (from.sent[line] == from.makes[line].size() || from.makes[line][from.sent[line]] >= from.next)
       return false;
-    const Slot& made = slots_[stage][from.makes[way][from.sent[way]]];
+    const Slot& made = slots_[stage][from.makes[line][from.sent[line]]];
+    const std::size_t way = way_of(made);
     const std::int64_t chunk = chunk_of(stage, made) + (way == 0 ? 1 : -1);
     const auto there = static_cast<std::size_t>(stage_of_chunk(placement_, p_.pp, chunk));
     Stage& to = stages_[there];
-    if (to.received[way] == to.needs[way].size()) return false;
-    const Slot& needed = slots_[there][to.needs[way][to.received[way]]];
+    if (to.received[line] == to.needs[line].size()) return false;
+    const Slot& needed = slots_[there][to.needs[line][to.received[line]]];
     if (chunk_of(there, needed) != chunk || !has_room(local(to, needed), way)) return false;
-    ++from.sent[way];
+    ++from.sent[line];
     ++local(from, made).sent[way];
-    ++to.received[way];
+    ++to.received[line];
     ++local(to, needed).received[way];
     return true;
   }
 
   // What a stage's next slot waits for: a tensor from another stage, or room for its own.
   enum class Blocked : std::uint8_t { kNot, kReceive, kSend };
-  Blocked blocked(const Stage& s, const Slot& slot) const {
+  Blocked blocked(std::size_t stage) const {
+    const Stage& s = stages_[stage];
+    const Slot& slot = slots_[stage][s.next];
     if (slot.work == Work::kBackwardWeight) return Blocked::kNot;
     const std::size_t way = way_of(slot);
+    const std::int64_t chunk = chunk_of(stage, slot);
     const auto is_next = [&](const std::vector<std::size_t>& of) {
       return std::binary_search(of.begin(), of.end(), s.next);
     };
     const Chunk& c = s.chunks[static_cast<std::size_t>(slot.chunk)];
-    if (is_next(s.needs[way]) && c.received[way] <= slot.micro_batch) return Blocked::kReceive;
-    if (room_ == Room::kLeast && is_next(s.makes[way]) && c.done[way] - c.sent[way] > 1)
+    if (is_next(s.needs[line_from(chunk - 1, way == 0)]) && c.received[way] <= slot.micro_batch)
+      return Blocked::kReceive;
+    if (room_ == Room::kLeast && is_next(s.makes[line_from(chunk, way == 0)]) &&
+        c.done[way] - c.sent[way] > 1)
       return Blocked::kSend;
     return Blocked::kNot;
   }
@@ -229,9 +259,9 @@ class Walk {
     Stage& s = stages_[i];
     bool moved = false;
     for (bool again = true; again; moved = moved || again) {
-      again = send(i, 0);
-      again = send(i, 1) || again;
-      if (s.next == slots_[i].size() || blocked(s, slots_[i][s.next]) != Blocked::kNot) continue;
+      again = false;
+      for (const Line line : {kDown, kBack, kGradients}) again = send(i, line) || again;
+      if (s.next == slots_[i].size() || blocked(i) != Blocked::kNot) continue;
       run_next(s, slots_[i][s.next]);
       again = true;
     }
@@ -244,16 +274,17 @@ class Walk {
     std::string out = fmt::format("{}, its piece {}, {}: ", name_of_slot(slot), s.next + 1,
                                   room_ == Room::kAll ? "can never start" : "may never start");
     const bool forward = slot.work == Work::kForward;
-    if (blocked(s, slot) == Blocked::kSend)
+    if (blocked(i) == Blocked::kSend)
       return out + "others may have no room for what the stage made before it";
     const std::int64_t chunk = chunk_of(i, slot) + (forward ? -1 : 1);
     const std::int64_t from = stage_of_chunk(placement_, p_.pp, chunk);
-    const Slot wanted{.work = slot.work,
-                      .chunk = static_cast<std::int32_t>(chunk / p_.pp),
-                      .micro_batch = slot.micro_batch};
-    out += fmt::format("it waits for {} of stage {}", name_of_slot(wanted), from);
     const Stage& other = stages_[static_cast<std::size_t>(from)];
     const std::vector<Slot>& others = slots_[static_cast<std::size_t>(from)];
+    const auto wanted = std::find_if(others.begin(), others.end(), [&](const Slot& o) {
+      return o.work != Work::kBackwardWeight && (o.work == Work::kForward) == forward &&
+             o.chunk == chunk / p_.pp && o.micro_batch == slot.micro_batch;
+    });
+    out += fmt::format("it waits for {} of stage {}", name_of_slot(*wanted), from);
     if (other.next < others.size())
       out += fmt::format(", which stops before {}", name_of_slot(others[other.next]));
     else
@@ -278,16 +309,16 @@ void check_order(const Plan& p, const Cursor& at) {
     stages.fail(fmt::format("{} lists are not those of {} stages", order.stages.size(), p.pp),
                 fmt::format("allowed: {} lists", p.pp));
   }
-  const bool split = splits_backward(order);
-  const std::int64_t pieces = (split ? 3 : 2) * p.vpp * p.micro_batches;  // of a stage
+  const std::int64_t most = splits_backward(p) ? 3 : 2;
+  const std::int64_t pieces = most * p.vpp * p.micro_batches;  // of a stage, at most
   if (pieces > kMostListed / p.pp) {
-    at.fail(fmt::format("{} stages have {} pieces of work each", p.pp, pieces),
+    at.fail(fmt::format("{} stages have up to {} pieces of work each", p.pp, pieces),
             fmt::format("allowed: {} in all", kMostListed));
   }
   std::vector<std::vector<Slot>> slots;
   for (std::size_t i = 0; i < order.stages.size(); ++i) {
     const Cursor here = stages.child(i);
-    Listed listed(p, split);
+    Listed listed(p);
     std::vector<Slot>& mine = slots.emplace_back();
     std::string_view text = order.stages[i];
     for (std::string_view word = take_word(text); !word.empty(); word = take_word(text)) {
@@ -306,12 +337,29 @@ void check_order(const Plan& p, const Cursor& at) {
     }
     if (const auto missing = listed.missing())
       here.fail(fmt::format("{} is missing", name_of_slot(*missing)),
-                fmt::format("allowed: {} pieces", pieces));
+                "allowed: of each chunk and micro-batch an F, and a B or a Bi and a W");
   }
   for (const Room room : {Room::kAll, Room::kLeast}) {
     if (const auto stop = Walk(p, slots, room).run())
       stages.child(stop->stage).fail(stop->why, "allowed: an order in which no stages wait for each other");
   }
+}
+
+std::string shared_weight_problem(const Plan& p) {
+  const std::int64_t last = p.pp * p.vpp - 1;
+  if (!p.schedule_order || p.vpp == 1 || stage_of_chunk(p, last) != stage_of_chunk(p, 0)) return {};
+  const std::vector<Slot> slots = slots_of(*p.schedule_order).front();
+  const auto end_of = [&](std::int64_t chunk) {
+    const auto end = std::find_if(slots.rbegin(), slots.rend(), [&](const Slot& s) {
+      return s.chunk == chunk && (s.work == Work::kBackward || s.work == Work::kBackwardWeight);
+    });
+    return slots.rend() - end;
+  };
+  if (end_of(p.vpp - 1) < end_of(0)) return {};
+  return fmt::format(
+      "{} comes last: replicas sum the gradient of the embedding's weight, which the last chunk has too, "
+      "behind the last work of chunk 0",
+      name_of_slot(slots[static_cast<std::size_t>(end_of(p.vpp - 1)) - 1]));
 }
 
 std::vector<std::vector<Slot>> slots_of(const ScheduleOrder& order) {
@@ -324,9 +372,14 @@ std::vector<std::vector<Slot>> slots_of(const ScheduleOrder& order) {
   return out;
 }
 
-bool splits_backward(const ScheduleOrder& order) {
-  return std::any_of(order.stages.begin(), order.stages.end(),
-                     [](const std::string& stage) { return stage.find_first_of("Wi") != std::string::npos; });
+Backwards backwards_of(const ScheduleOrder& order) {
+  bool split = false, whole = false;
+  for (const std::string_view stage : order.stages) {
+    split = split || stage.find_first_of("Wi") != std::string_view::npos;
+    for (std::size_t b = stage.find('B'); b != std::string_view::npos && !whole; b = stage.find('B', b + 1))
+      whole = !stage.substr(b + 1).starts_with('i');
+  }
+  return !split ? Backwards::kWhole : whole ? Backwards::kBoth : Backwards::kSplit;
 }
 
 ScheduleOrder order_of(const Plan& p) {

@@ -51,7 +51,7 @@ constexpr bool is_offload(StreamRole role) {
 
 // Ops of a stream run one after the other.
 using StreamIndex = std::uint8_t;  // in Communication::streams
-inline constexpr std::size_t kMostStreams = 14;
+inline constexpr std::size_t kMostStreams = 16;
 inline constexpr StreamIndex kCompute = 0, kHostStream = 9, kToHost = 10, kFromHost = 11, kToDrives = 12,
                              kFromDrives = 13;
 // Of copies that go this way.
@@ -254,6 +254,7 @@ struct ExternalWait {
 struct Step {
   std::int32_t segment = 0;
   std::int32_t micro_batch = 0;
+  bool side_by_side = false;               // of a forward and a backward that take turns
   std::int32_t first_wait = 0, waits = 0;  // range in RankClass::waits
 };
 

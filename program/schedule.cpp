@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <stdexcept>
 
 #include "program/order.h"
@@ -70,6 +72,81 @@ std::vector<Slot> zero_bubble_h1(std::int64_t p, std::int64_t m, std::int64_t st
     out.push_back(slot(Work::kBackwardWeight, 0, k));
   return out;
 }
+
+// DualPipeV (github.com/deepseek-ai/DualPipe, dualpipev.py), in its eight steps.
+class DualPipeV {
+ public:
+  DualPipeV(std::int64_t p, std::int64_t m, std::int64_t stage, bool in_pairs)
+      : p_(p), m_(m), stage_(stage), in_pairs_(in_pairs) {}
+
+  std::vector<Slot> run() {
+    const std::int64_t behind = p_ - 1 - stage_, ahead = stage_ + 1;
+    repeat(2 * behind, [&](std::int64_t) { forward(0); });
+    repeat(ahead, [&](std::int64_t) {
+      forward(0);
+      forward(1);
+    });
+    repeat(behind, [&](std::int64_t) {
+      backward(1, true);
+      weight();
+      forward(1);
+    });
+    repeat(m_ - 2 * p_ + ahead, [&](std::int64_t i) {
+      // The last stage's first pair is none: its backward begins sooner, for which all stages wait.
+      side_by_side(0, 1, i > 0 || behind > 0);
+      side_by_side(1, 0, true);
+    });
+    repeat(behind, [&](std::int64_t) {
+      backward(1, false);
+      side_by_side(1, 0, true);
+    });
+    bool split = false;
+    repeat(ahead, [&](std::int64_t i) {
+      const bool half = i == ahead / 2;
+      split = split || (half && stage_ % 2 == 1);
+      backward(1, split);
+      split = split || half;
+      backward(0, split);
+    });
+    repeat(behind, [&](std::int64_t) {
+      weight();
+      backward(0, true);
+    });
+    repeat(ahead, [&](std::int64_t) { weight(); });
+    return std::move(out_);
+  }
+
+ private:
+  template <class Body>
+  static void repeat(std::int64_t n, Body body) {
+    for (std::int64_t i = 0; i < n; ++i) body(i);
+  }
+  void forward(std::size_t chunk) {
+    out_.push_back(slot(Work::kForward, static_cast<std::int64_t>(chunk), forwards_[chunk]++));
+  }
+  void backward(std::size_t chunk, bool split) {
+    out_.push_back(slot(split ? Work::kBackwardInput : Work::kBackward, static_cast<std::int64_t>(chunk),
+                        backwards_[chunk]++));
+    if (!split) return;
+    weights_.push_back(out_.back());
+    weights_.back().work = Work::kBackwardWeight;
+  }
+  void weight() {
+    out_.push_back(weights_.front());
+    weights_.pop_front();
+  }
+  void side_by_side(std::size_t down, std::size_t up, bool overlapped) {
+    forward(down);
+    backward(up, false);
+    out_.back().beside = in_pairs_ && overlapped;
+  }
+
+  const std::int64_t p_, m_, stage_;
+  const bool in_pairs_;
+  std::array<std::int64_t, 2> forwards_{}, backwards_{};
+  std::deque<Slot> weights_;  // that wait
+  std::vector<Slot> out_;
+};
 
 // Zero-bubble V schedules by list scheduling with unit times: a stage that can run a backward does, else a
 // forward if its memory allows, else a weight gradient. Memory is counted in chunk activations held
@@ -207,15 +284,21 @@ std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, 
     case Schedule::kZeroBubbleV:
       if (v != 2) return fmt::format("zb-v has two chunks per stage, not {}", v);
       break;
+    case Schedule::kDualPipeV:
+      if (v != 2) return fmt::format("dualpipe-v has two chunks per stage, not {}", v);
+      if (m < 2 * p)
+        return fmt::format("dualpipe-v needs {} micro-batches or more, twice as many as stages, not {}",
+                           2 * p, m);
+      break;
     case Schedule::kListed:  // check_order
       break;
   }
   return {};
 }
 
-bool splits_backward(const Plan& p) {
-  if (p.schedule != Schedule::kListed) return splits_backward(p.schedule);
-  return p.schedule_order && splits_backward(*p.schedule_order);
+Backwards backwards_of(const Plan& p) {
+  return p.schedule == Schedule::kListed && p.schedule_order ? backwards_of(*p.schedule_order)
+                                                             : backwards_of(p.schedule);
 }
 
 std::vector<std::vector<Slot>> pipeline_schedule(const Plan& p) {
@@ -238,6 +321,8 @@ std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t
         return interleaved(p, v, m, i, in_pairs);
       case Schedule::kZeroBubbleH1:
         return zero_bubble_h1(p, m, i);
+      case Schedule::kDualPipeV:
+        return DualPipeV(p, m, i, in_pairs).run();
       case Schedule::kZeroBubbleV:
       case Schedule::kListed:
         break;
@@ -262,13 +347,11 @@ std::vector<std::vector<Slot>> forward_schedule(std::int64_t p, std::int64_t v, 
 
 std::vector<std::int32_t> in_flight(const std::vector<Slot>& slots, std::int64_t v) {
   std::vector<std::int32_t> live(static_cast<std::size_t>(v)), most(static_cast<std::size_t>(v));
-  const bool split =
-      std::any_of(slots.begin(), slots.end(), [](const Slot& s) { return s.work == Work::kBackwardWeight; });
   for (const Slot& s : slots) {
     const auto c = static_cast<std::size_t>(s.chunk);
     if (s.work == Work::kForward)
       most[c] = std::max(most[c], ++live[c]);
-    else if (s.work == (split ? Work::kBackwardWeight : Work::kBackward))
+    else if (s.work == Work::kBackward || s.work == Work::kBackwardWeight)
       --live[c];
   }
   return most;

@@ -37,6 +37,9 @@ Pace pace_of(Devices devices, NodeTypes types, const Stack& stack) {
   Time issue{0};
   for_each_node_type(types, [&](std::size_t i) {
     p.compute_slowdown = std::max(p.compute_slowdown, devices[i].overlap_compute);
+    const std::int64_t left = std::max<std::int64_t>(1, devices[i].units - stack.exchange_units);
+    const double of_units = static_cast<double>(devices[i].units) / static_cast<double>(left);
+    p.exchange_slowdown = std::max(p.exchange_slowdown, of_units);
     p.communication_slowdown = std::max(p.communication_slowdown, devices[i].overlap_communication);
     issue = std::max(issue, from_seconds(seconds(devices[i].host_op) * stack.host_cost_factor));
   });

@@ -56,6 +56,8 @@ const char* schedule_name(Schedule s) {
       return "Interleaved1F1B";
     case Schedule::kZeroBubbleV:
       return "ZBVZeroBubble";
+    case Schedule::kDualPipeV:
+      return "DualPipeV";
     case Schedule::kNaive:
     case Schedule::kZeroBubbleH1:
     case Schedule::kListed:

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "program/program.h"
+#include "program/schedule.h"
 #include "sim/calibration/published.h"
 #include "sim/calibration/training_row.h"
 
@@ -284,6 +285,7 @@ class MappedReader {
   std::string stack_name() const {
     if (says(row_.source, "XTuner")) return "deepspeed";
     if (says(row_.source, "AutoModel")) return "automodel";
+    if (row_.overlap.otherwise == "DualPipe") return "hai-llm";
     if (fine_tunes() && !says(row_.source, "Megatron")) return "fsdp";
     constexpr std::array kOlder = {"Parallel Folding", "technical report", "EP-overlap", "halo"};
     const bool older =
@@ -442,8 +444,29 @@ class MappedReader {
     read_recompute();
     climb(run_.plan, run_.problem.scenario.training);
     run_.plan.overlap_exchanges = row_.overlap.in_pairs;
-    if (!row_.overlap.otherwise.empty()) run_.assumed.push_back("overlap");  // none
+    if (row_.overlap.otherwise == "DualPipe")
+      read_dual_pipe();
+    else if (!row_.overlap.otherwise.empty())
+      run_.assumed.push_back("overlap");  // none
     if (const std::string problem = program::overlap_problem(run_.plan); !problem.empty())
+      throw Skip{problem};
+  }
+
+  // Two copies of a pipeline in opposite ways on the same ranks are, cut in half, a pipeline in a V on half
+  // as many stages, with twice the replicas and half of the micro-batches (DualPipe's README).
+  void read_dual_pipe() {
+    Plan& p = run_.plan;
+    if (p.pp % 2 != 0) throw Skip{"DualPipe on an odd number of stages"};
+    if (p.micro_batches % 2 != 0) throw Skip{"DualPipe of an odd number of micro-batches"};
+    if (p.vpp != 1) throw Skip{"DualPipe in chunks"};
+    p.pp /= 2;
+    p.vpp = 2;
+    p.dp *= 2;
+    p.micro_batches /= 2;
+    p.schedule = Schedule::kDualPipeV;
+    p.overlap_exchanges = true;
+    if (const std::string problem = program::schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches);
+        !problem.empty())
       throw Skip{problem};
   }
 

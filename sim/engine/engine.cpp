@@ -84,6 +84,7 @@ class Engine {
         options_(o),
         lanes_(layout.places.size() * p.communication.streams.size()),
         streams_(static_cast<int>(p.communication.streams.size())),
+        exchanges_(p.communication.stream("ep")),
         arrived_(layout.meetings.size()),
         rates_(layout.shares),
         lost_(layout.links.size()),
@@ -97,8 +98,9 @@ class Engine {
       for (const Pace& pace : layout.paces) {
         Walk& walk = walks_.emplace_back(walk_of(c, pace));
         walk.compute_slow = fixed(pace.compute_slowdown);
+        walk.exchange_slow = fixed(pace.beside_exchanges());
         walk.communication_slow = fixed(pace.communication_slowdown);
-        contends_ |= walk.compute_slow != kOne || walk.communication_slow != kOne;
+        contends_ |= walk.exchange_slow != kOne || walk.communication_slow != kOne;
       }
       ops.push_back(0);
       for (const program::Step& step : c.steps)
@@ -363,7 +365,10 @@ class Engine {
     if (e.stream == kCompute) {
       const Site& p = site(e.place);
       const auto runs = [&](int s) { return p.lanes[static_cast<std::size_t>(s)].running; };
-      if (std::any_of(collectives_.begin(), collectives_.end(), runs)) slow = p.walk->compute_slow;
+      if (runs(exchanges_))
+        slow = p.walk->exchange_slow;
+      else if (std::any_of(collectives_.begin(), collectives_.end(), runs))
+        slow = p.walk->compute_slow;
     } else if (w.computing > 0) {
       for (const Meeting::End& end : meeting_of(lane).ends)
         slow = std::max(slow, site(end.place).walk->communication_slow);
@@ -399,13 +404,36 @@ class Engine {
                    static_cast<double>(stage_ranks_[stage]);
   }
 
+  static Time& of(Site& p, StageWork w) { return p.report.work[static_cast<std::size_t>(w)]; }
+  // Of the report, what the op at a lane's head is part of.
+  Time& work_of(Site& p, const EngineLane& lane) const {
+    const program::RankClass& rank = *p.walk->rank;
+    if (rank.steps[static_cast<std::size_t>(lane.step)].side_by_side) return of(p, StageWork::kSideBySide);
+    switch (rank.segments[segment_of(p, lane)].kind) {
+      case SegmentKind::kForward:
+        return of(p, StageWork::kForward);
+      case SegmentKind::kBackward:
+        return of(p, StageWork::kBackward);
+      case SegmentKind::kBackwardInput:
+        return of(p, StageWork::kBackwardInput);
+      case SegmentKind::kBackwardWeight:
+        return of(p, StageWork::kBackwardWeight);
+      case SegmentKind::kOptimizer:
+      case SegmentKind::kOuter:
+        break;
+    }
+    return of(p, StageWork::kOptimizer);
+  }
+
   // A gap of compute is due to the lane it waited for, from when that lane's last op was active; what came
   // before is due to what that op waited for in its turn.
   void account_gap(Site& p, const EngineLane& lane) const {
     std::int64_t until = now_;
+    Time& work = work_of(p, lane);
     for (int cause = lane.blocked_on; until > lane.last_end;) {
       if (cause == kHost || cause < 0) {
         p.report.host += Time{until - lane.last_end};
+        work += Time{until - lane.last_end};
         return;
       }
       const EngineLane& other = p.lanes[static_cast<std::size_t>(cause)];
@@ -413,6 +441,7 @@ class Engine {
                            other.last_active < until && other.last_active > lane.last_end;
       const std::int64_t from = goes_on ? other.last_active : lane.last_end;
       p.report.exposed[static_cast<std::size_t>(cause)] += Time{until - from};
+      (is_transfer(role_of(cause)) ? p.report.idle : work) += Time{until - from};
       until = from;
       cause = other.last_blocked_on;
     }
@@ -448,6 +477,7 @@ class Engine {
     const Time spent{now_ - lane.active};
     p.report.busy[static_cast<std::size_t>(stream)] += spent;
     if (stream == kCompute) {
+      work_of(p, lane) += spent;
       const SegmentKind kind = p.walk->rank->segments[segment_of(p, lane)].kind;
       if (lane.op->is<program::ops::Handover>())
         p.report.host += spent;
@@ -514,6 +544,8 @@ class Engine {
       const Time tail{end_ - p.lanes[kCompute].last_end};
       if (tail.value > 0)
         p.report.exposed[static_cast<std::size_t>(last == kCompute ? receives_ : last)] += tail;
+      // Collectives and copies that end later than compute are the optimizer's.
+      (last == kCompute || is_transfer(role_of(last)) ? p.report.idle : of(p, StageWork::kOptimizer)) += tail;
       r.places.push_back(p.report);
     }
     if (waiting > 0) throw Error(fmt::format("the program cannot finish; {} ops wait:{}", waiting, stuck));
@@ -533,7 +565,7 @@ class Engine {
   std::vector<Walk> walks_;  // by stage and pace
   std::vector<Site> sites_;
   std::vector<EngineLane> lanes_;  // by site and stream
-  const int streams_;
+  const int streams_, exchanges_;  // of all, that of exchanges between ranks of experts
   boost::container::static_vector<int, kMostStreams> collectives_;  // streams
   int receives_ = kCompute;                                         // the first stream that does
   std::vector<std::int32_t> arrived_;                               // by meeting

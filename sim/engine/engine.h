@@ -15,6 +15,7 @@
 
 #include <array>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/timeline.h"
@@ -29,7 +30,28 @@ struct EngineOptions {
   std::function<void(double)> progress;  // told the share of ops that are done, now and then
 };
 
-// Where the compute stream of a place's ranks spent the step. The parts add up to the step exactly.
+// The pieces of work of a stage's schedule. A piece includes what it waits for within its stage.
+enum class StageWork : std::uint8_t {
+  kForward,
+  kBackward,
+  kBackwardInput,
+  kBackwardWeight,
+  kSideBySide,  // a forward and a backward that take turns
+  kOptimizer,   // and what else follows the chunks, up to the last gather of parameters
+};
+constexpr auto enum_names(StageWork) {
+  using enum StageWork;
+  return std::array{std::pair{kForward, "forward"},
+                    std::pair{kBackward, "backward"},
+                    std::pair{kBackwardInput, "backward_input"},
+                    std::pair{kBackwardWeight, "backward_weight"},
+                    std::pair{kSideBySide, "side_by_side"},
+                    std::pair{kOptimizer, "optimizer"}};
+}
+inline constexpr std::size_t kStageWorks = enum_names(StageWork{}).size();
+
+// Where the compute stream of a place's ranks spent the step. The parts add up to the step exactly: compute,
+// host and what is exposed; and work and idle.
 struct PlaceReport {
   std::int32_t stage = 0;
   std::int64_t ranks = 1, first_rank = 0;
@@ -45,6 +67,8 @@ struct PlaceReport {
   }
   Time host;  // compute waited to be issued, and for the software to hand work over
   std::array<Time, program::kMostStreams> busy{};
+  std::array<Time, kStageWorks> work{};  // by StageWork
+  Time idle;                             // waits for other stages, and the time after the stage's last work
   Time compute() const { return forward + backward + recompute + optimizer; }
 };
 

@@ -4,6 +4,7 @@
 // ops cost there and which links they share. sim/place.h makes one from a topology.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -28,9 +29,11 @@ struct OpCost {
 // How software issues work to a device, and how compute and collectives slow each other there.
 struct Pace {
   double compute_slowdown = 1.0;        // of compute while a collective runs on the device
+  double exchange_slowdown = 1.0;       // likewise while tokens go to or from experts, if that is more
   double communication_slowdown = 1.0;  // of a collective while compute runs
   Time host_op{0};                      // host time to issue one op (eager launch)
   Time host_segment{0};                 // host time to issue a segment (graph launch)
+  double beside_exchanges() const { return std::max(compute_slowdown, exchange_slowdown); }
   friend bool operator==(const Pace&, const Pace&) = default;
 };
 

@@ -11,7 +11,8 @@ namespace orrery::sim {
 struct Walk {
   const program::RankClass* rank = nullptr;
   Pace pace;
-  std::int64_t compute_slow = 0, communication_slow = 0;  // Pace's, in the engine's fixed point
+  // Pace's, in the engine's fixed point.
+  std::int64_t compute_slow = 0, exchange_slow = 0, communication_slow = 0;
   std::vector<std::array<std::vector<std::int32_t>, program::kMostStreams>> ops;  // by segment and stream
   std::vector<std::array<std::int32_t, program::kMostStreams>> base;  // by step: ops of each stream before it
   std::vector<Time> issued;                                           // by step: when the host comes to it

@@ -68,14 +68,14 @@ Time Estimator::lower_bound(const Plan& plan) {
     const auto least = [&](ChunkWork work) { return std::min(first[work].time, first[work].latency); };
     const auto advance = [&](std::int64_t stages) {
       down += stages * least(kChunkForward);
-      if (!key_.split) up += stages * least(kChunkBackward);
+      if (key_.backwards == program::Backwards::kWhole) up += stages * least(kChunkBackward);
     };
     advance(costs_.runs[r].count - 1);
     most = std::max(most, down + time_of_chunks(r) * plan.micro_batches + up);
     host = std::max(host, host_of_chunks(r) * plan.micro_batches);
     advance(1);
   }
-  if (costs_.walk && !always_walked(plan.schedule) && !plan.overlap_exchanges) {
+  if (costs_.walk && !unequal_turns_ && !always_walked(plan.schedule) && !plan.overlap_exchanges) {
     if (!least_end_) {
       const std::int64_t transfer = std::exchange(costs_.transfer, least_transfer_);
       costs_.reductions.clear();
@@ -90,9 +90,8 @@ Time Estimator::lower_bound(const Plan& plan) {
 
 Time Estimator::least_work(const Plan& whole) {
   select(whole);
-  std::int64_t work = 0;
-  for (const WorkCost& w : *costs_.chunks.front()) work += w.time - w.waiting;
-  return Time{work};
+  const ChunkCost& cost = *costs_.chunks.front();
+  return Time{of_micro_batch(cost, &WorkCost::time) - of_micro_batch(cost, &WorkCost::waiting)};
 }
 
 Bytes Estimator::least_peak(const Plan& plan) {

@@ -56,8 +56,9 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.shards),
         static_cast<std::int64_t>(k.recompute_first) * 65536 + static_cast<std::int64_t>(k.recompute) * 256 +
             k.repeated.bits(),
-        static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
-            k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
+        static_cast<std::int64_t>(k.backwards) * 64 + static_cast<std::int64_t>(k.reshards) * 32 +
+            static_cast<std::int64_t>(k.sequence_parallel) * 16 + k.replicas * 8 +
+            static_cast<std::int64_t>(k.order),
         static_cast<std::int64_t>(k.cp),
         static_cast<std::int64_t>(k.offloaded_layers) * 65536 + k.ranks_on_node * 4 +
             static_cast<std::int64_t>(k.parameters_in),
@@ -143,6 +144,7 @@ ChunkKey::Order order_in(Schedule schedule) {
     case Schedule::k1F1B:
     case Schedule::kZeroBubbleH1:
     case Schedule::kZeroBubbleV:
+    case Schedule::kDualPipeV:
       break;
   }
   return ChunkKey::Order::kTurns;
@@ -166,7 +168,7 @@ ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
   k.loss_chunks = static_cast<std::int32_t>(p.loss_chunks);
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
-  k.split = program::splits_backward(p);
+  k.backwards = program::backwards_of(p);
   k.offloaded_layers = static_cast<std::int32_t>(p.offloaded_layers());
   k.parameters_in = program::space_of_parameters(p);
   if (k.offloaded_layers > 0 || k.parameters_in != program::Space::kDevice)
@@ -309,7 +311,7 @@ std::vector<PieceBytes> lengthened(const std::vector<PieceBytes>& small, const s
 }
 
 // Times of pieces of work that leave copies to run beside the next ones: what another round adds.
-void settle(const ChunkKey& key, const std::array<TimedSegment, 3>& segments, const Pace& pace,
+void settle(const ChunkKey& key, const std::array<TimedSegment, kChunkWorks>& segments, const Pace& pace,
             ChunkCost& cost) {
   const TimedSegment *f = &segments[kChunkForward], *b = &segments[kChunkBackward];
   const auto since = [](const LaneEnds& run, std::size_t i) {
@@ -387,8 +389,8 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, Role role, const ChunkCo
     for (const TimedOp& op : segment[lane]) sum += op.time.duration;
     return rounded(sum);
   };
-  std::array<TimedSegment, 3> segments;
-  for (std::size_t work = 0; work < 3; ++work) {
+  std::array<TimedSegment, kChunkWorks> segments;
+  for (std::size_t work = 0; work < kChunkWorks; ++work) {
     const SmallSegment& s = sample.segments[work];
     if (s.issued == 0) continue;
     segments[work] = timed(s, l.durations);
@@ -416,7 +418,7 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, Role role, const ChunkCo
   const SmallSegment& closing = sample.closing;
   if (closing.issued == 0) return priced;
   if (l.key.zero < 2) {
-    const ChunkWork work = l.key.split ? kChunkWeight : kChunkBackward;
+    const ChunkWork work = sample.segments[kChunkWeight].issued > 0 ? kChunkWeight : kChunkBackward;
     if (closing.issued == sample.segments[work].issued) return priced;
     const TimedSegment last = timed(closing, l.durations);
     const LaneEnds by_itself = run_segments({&last}, pace);
@@ -549,7 +551,7 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
   const auto [small, extensions] = shortened(l, role, content);
   const Priced& a = price_sample(l, role, small);
   ChunkCost out = a.cost;
-  std::array<std::vector<std::int64_t>, 3> kept;  // bytes that each extension leaves
+  std::array<std::vector<std::int64_t>, kChunkWorks> kept;  // bytes that each extension leaves
   for (const Extension& e : extensions) {
     ChunkContent longer = small;
     longer[e.range].blocks += e.period;
@@ -612,6 +614,12 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, const BlockRange
     if (known.role == role && known.blocks == blocks) return known.cost;
   }
   ChunkCost out = extended(l, role, content_of(k, blocks));
+  if (k.backwards == program::Backwards::kBoth) {
+    ChunkKey apart = k;
+    apart.backwards = program::Backwards::kSplit;
+    const ChunkCost& parts = cost(apart, role, blocks);
+    for (const ChunkWork w : {kChunkBackwardInput, kChunkWeight}) out[w] = parts[w];
+  }
   for (WorkCost& w : out) w.row = w.time;
   if (k.order == ChunkKey::Order::kTurnsAndRows) {
     ChunkKey rows = k;

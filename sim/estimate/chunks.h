@@ -9,6 +9,7 @@
 // over plans.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -18,6 +19,7 @@
 
 #include "core/scenario.h"
 #include "program/loads.h"
+#include "program/schedule.h"
 #include "program/state/units.h"
 #include "sim/cost.h"
 #include "sim/estimate/group_table.h"
@@ -48,12 +50,16 @@ struct WorkCost {
             &WorkCost::dp_last, &WorkCost::tp,     &WorkCost::waiting};
   }
 };
-enum ChunkWork : std::uint8_t {
-  kChunkForward,
-  kChunkBackward,
-  kChunkWeight
-};  // backward: input part when split
-using ChunkCost = std::array<WorkCost, 3>;
+enum ChunkWork : std::uint8_t { kChunkForward, kChunkBackward, kChunkBackwardInput, kChunkWeight };
+inline constexpr std::size_t kChunkWorks = 4;
+// A backward is whole, or it comes in its two parts. Work that a schedule does not have costs nothing.
+using ChunkCost = std::array<WorkCost, kChunkWorks>;
+// The least that a micro-batch costs.
+inline std::int64_t of_micro_batch(const ChunkCost& c, WorkCost::Field field) {
+  const std::int64_t whole = c[kChunkBackward].*field;
+  const std::int64_t parts = c[kChunkBackwardInput].*field + c[kChunkWeight].*field;
+  return c[kChunkForward].*field + (whole == 0 || parts == 0 ? whole + parts : std::min(whole, parts));
+}
 
 // Bytes above the start of a piece's work (program/pieces.h): most while the piece runs, and at its end.
 struct PieceBytes {
@@ -111,7 +117,8 @@ struct ChunkKey {
   Recompute recompute = Recompute::kNone;
   std::int32_t recompute_first = 0;  // of the chunk's layers, where not all are
   RecomputeParts repeated;           // Plan::repeated
-  bool sequence_parallel = false, split = false;
+  bool sequence_parallel = false;
+  program::Backwards backwards = program::Backwards::kWhole;
   bool reshards = true;  // of ZeRO-3
   // How segments follow each other; told apart only where they communicate.
   enum class Order : std::uint8_t { kTurns, kRows, kTurnsAndRows } order = Order::kTurns;
@@ -159,7 +166,7 @@ class ChunkCosts {
     Role role;
     ChunkContent content;
     ChunkCost cost;
-    std::array<std::vector<std::int64_t>, 3> peaks;
+    std::array<std::vector<std::int64_t>, kChunkWorks> peaks;
     std::optional<PairCost> pair;  // once asked for
   };
   Priced& price_sample(Layout& l, Role role, const ChunkContent& content);

@@ -349,13 +349,23 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
   const double oc = s.pace.compute_slowdown, om = s.pace.communication_slowdown;
   const std::size_t v = s.chunk_end.size();
   const auto run = static_cast<std::size_t>(times_->places[place].run);
-  const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
+  const auto last_work = [&](std::size_t chunk) {
+    switch (key_.backwards) {
+      case program::Backwards::kWhole:
+        return kChunkBackward;
+      case program::Backwards::kSplit:
+        return kChunkWeight;
+      case program::Backwards::kBoth:
+        break;
+    }
+    return times_->last_work[place * v + chunk];
+  };
   double communication = 0, delay = static_cast<double>(longer_up_to(times_->places[place]));
   // What only the last micro-batch adds to a chunk's gradient work: sums over tensor ranks. Where it
   // communicates in all micro-batches, `delay` has it.
   const bool only_last = key_.zero < 2;
   const auto more_of = [&](std::size_t chunk) {
-    return only_last ? static_cast<double>((*costs_.chunks[run * v + chunk])[last_work].longer) : 0.0;
+    return only_last ? static_cast<double>((*costs_.chunks[run * v + chunk])[last_work(chunk)].longer) : 0.0;
   };
   double longer = 0;  // of the chunks so far
   double compute = static_cast<double>(times_->places[place].end);
@@ -365,13 +375,14 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
   for (std::size_t k = 0; k < v; ++k) {
     const std::size_t chunk = v - 1 - k;
     const WorkCost& gradients = (*costs_.chunks[run * v + chunk])[kChunkBackward];
-    const WorkCost& work = (*costs_.chunks[run * v + chunk])[last_work];
+    const WorkCost& work = (*costs_.chunks[run * v + chunk])[last_work(chunk)];
     const double more = more_of(chunk);
     const double start = longer + static_cast<double>(times_->last_start[place * v + chunk]);
     longer += more;
     const double end = longer + static_cast<double>(times_->last_end[place * v + chunk]);
     // Blocks finish evenly over the chunk's last gradient work, the head before the layers.
-    const double layers = static_cast<double>(layers_only(kinds_[places_[run * v + chunk]])) + more;
+    const double layers =
+        static_cast<double>(layers_only(kinds_[places_[run * v + chunk]], last_work(chunk))) + more;
     const double head = std::max(0.0, end - start - layers);
     // Of a reduction's time beside the gradients' work: done, and added. Compute and a reduction slow each
     // other down while compute runs, which a tensor-parallel op beside it has slowed down before. While

@@ -18,7 +18,7 @@ constexpr double kNegligible = 5e-3;
 
 bool same_stages(const Plan& a, const Plan& b) {
   return a.pp == b.pp && a.vpp == b.vpp && chunk_placement(a) == chunk_placement(b) &&
-         program::splits_backward(a) == program::splits_backward(b) && a.chunk_layers == b.chunk_layers &&
+         program::backwards_of(a) == program::backwards_of(b) && a.chunk_layers == b.chunk_layers &&
          a.recompute_by_chunk == b.recompute_by_chunk;
 }
 
@@ -269,7 +269,7 @@ void Estimator::select(const Plan& plan) {
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.blocks);
     kind.pair = plan.overlap_exchanges ? &chunk_costs_.pair(key_, kind.role, kind.blocks) : nullptr;
     kind.active = 0;
-    kind.layers_only.reset();
+    kind.layers_only.fill(std::nullopt);
   }
   if (!hops || too_long_) find_hops(plan);
   limit_work(plan);
@@ -283,15 +283,16 @@ void Estimator::select(const Plan& plan) {
   choose_path(plan);
 }
 
-// The time of a chunk's last gradient work without the head.
-std::int64_t Estimator::layers_only(ChunkKind& kind) {
-  if (!kind.layers_only) {
+// The time of a chunk's work without the head.
+std::int64_t Estimator::layers_only(ChunkKind& kind, ChunkWork work) {
+  std::optional<std::int64_t>& time = kind.layers_only[work];
+  if (!time) {
     const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
     set_chunk(*selected_, kind);
     const ChunkCost& cost = chunk_costs_.cost(key_, head ? Role::kMiddle : kind.role, kind.blocks);
-    kind.layers_only = cost[key_.split ? kChunkWeight : kChunkBackward].time;
+    time = cost[work].time;
   }
-  return *kind.layers_only;
+  return *time;
 }
 
 // All work of a replica, one after the other, takes at least as long as any path through it. A plan whose
@@ -361,13 +362,14 @@ void Estimator::share_links(const Plan& plan) {
     for (const Hop& h : hops_)
       longest = std::max(longest, tp.ranks > 1 && tp.local() == h.local ? h.flow : 0);
     if (longest == 0) continue;
-    const WorkCost &f = (*kind.cost)[kChunkForward], &b = (*kind.cost)[kChunkBackward];
-    const auto time = static_cast<double>(f.time + b.time + (*kind.cost)[kChunkWeight].time);
-    kind.active = working * std::min(1.0, static_cast<double>(f.tp + b.tp) / time);
+    const WorkCost &f = (*kind.cost)[kChunkForward], &b = (*kind.cost)[kChunkBackward],
+                   &bi = (*kind.cost)[kChunkBackwardInput];
+    const auto time = static_cast<double>(of_micro_batch(*kind.cost, &WorkCost::time));
+    kind.active = working * std::min(1.0, static_cast<double>(f.tp + std::max(b.tp, bi.tp)) / time);
     const double flow = static_cast<double>(longest) / (1 - kind.active / kSharing);
     const double met = working * std::min(1.0, 2 * flow / time) / kSharing;
     ChunkCost& cost = contended_.emplace_back(*kind.cost);
-    for (const ChunkWork work : {kChunkForward, kChunkBackward}) {
+    for (const ChunkWork work : {kChunkForward, kChunkBackward, kChunkBackwardInput}) {
       const auto lost = static_cast<std::int64_t>(static_cast<double>(cost[work].waiting) * met / (1 - met));
       cost[work].time += lost;
       cost[work].latency += lost;
@@ -389,8 +391,8 @@ void Estimator::share_links(const Plan& plan) {
 
 // Closed forms take one time for all crossings, and have no host; with several chunks a stage, none of their
 // crossings meets reductions. The schedule is walked where that matters, where issuing some work takes longer
-// than the work, and for schedules without a closed form: zero-bubble V, and interleaved chunks that take
-// unequal times.
+// than the work, and for schedules without a closed form: those in a V, listed ones, and interleaved chunks
+// that take unequal times.
 void Estimator::choose_path(const Plan& plan) {
   costs_.transfer = least_transfer_ = 0;
   const bool host_bound = std::any_of(kinds_.begin(), kinds_.end(), [](const ChunkKind& kind) {
@@ -400,8 +402,8 @@ void Estimator::choose_path(const Plan& plan) {
   const bool speeds_differ = std::any_of(hardware_.begin(), hardware_.end(), [&](const StageHardware& h) {
     return h.nodes != hardware_.front().nodes;
   });
-  const bool uneven = (uneven_ || speeds_differ) && plan.schedule == Schedule::kInterleaved;
-  costs_.walk = host_bound || uneven || plan.overlap_exchanges || always_walked(plan.schedule);
+  unequal_turns_ = (uneven_ || speeds_differ) && plan.schedule == Schedule::kInterleaved;
+  costs_.walk = host_bound || unequal_turns_ || plan.overlap_exchanges || always_walked(plan.schedule);
   if (costs_.hops.empty()) return;
   const auto [least, most] = std::minmax_element(costs_.hops.begin(), costs_.hops.end(), shorter);
   costs_.transfer = most->time();
@@ -437,7 +439,7 @@ std::int64_t Estimator::time_of_chunks(std::size_t run) const {
   const std::size_t v = costs_.chunks.size() / costs_.runs.size();
   std::int64_t time = 0;
   for (std::size_t c = run * v; c < (run + 1) * v; ++c) {
-    for (const WorkCost& w : *costs_.chunks[c]) time += w.time;
+    time += of_micro_batch(*costs_.chunks[c], &WorkCost::time);
     if (!costs_.pairs.empty()) time -= std::max<std::int64_t>(0, costs_.pairs[c]->saved);
   }
   return time;
@@ -447,7 +449,7 @@ std::int64_t Estimator::host_of_chunks(std::size_t run) const {
   const std::size_t v = costs_.chunks.size() / costs_.runs.size();
   std::int64_t time = 0;
   for (std::size_t c = run * v; c < (run + 1) * v; ++c) {
-    for (const WorkCost& w : *costs_.chunks[c]) time += w.host;
+    time += of_micro_batch(*costs_.chunks[c], &WorkCost::host);
     if (!costs_.pairs.empty()) time += costs_.pairs[c]->host;
   }
   return time;
@@ -469,8 +471,8 @@ std::vector<StageTime> Estimator::stage_times(const Plan& plan) {
       const ChunkKind& kind = kinds_[places_[c]];
       layers += static_cast<double>(kind.blocks.blocks);
       set_chunk(plan, kind);
-      for (const WorkCost& w : chunk_costs_.cost(key_, Role::kMiddle, kind.blocks))
-        of_layers += static_cast<double>(w.time);
+      const ChunkCost& cost = chunk_costs_.cost(key_, Role::kMiddle, kind.blocks);
+      of_layers += static_cast<double>(of_micro_batch(cost, &WorkCost::time));
     }
     const StageTime t{.base = static_cast<double>(time_of_chunks(r)) - of_layers,
                       .per_layer = of_layers / std::max(1.0, layers)};

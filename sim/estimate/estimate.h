@@ -148,7 +148,7 @@ class Estimator {
     const ChunkCost* cost = nullptr;
     const PairCost* pair = nullptr;  // where forwards and backwards run side by side
     double active = 0;  // share of the step that its tensor-parallel ops are on the links of transfers
-    std::optional<std::int64_t> layers_only;  // once asked for
+    std::array<std::optional<std::int64_t>, kChunkWorks> layers_only;  // by work, once asked for
   };
 
   void select(const Plan& plan);
@@ -158,7 +158,7 @@ class Estimator {
   Bytes logical_peak(const StagePieces& stage, const PipelinePlace& place) const;
   void see_peak(const Plan& plan, const PipelinePlace& place, Bytes peak, Estimate& out) const;
   void split_stages(const Plan& plan);
-  std::int64_t layers_only(ChunkKind& kind);
+  std::int64_t layers_only(ChunkKind& kind, ChunkWork work);
   void limit_work(const Plan& plan);
   std::int64_t limited(Time t) const;
   const Pieces& pieces(const Plan& plan);
@@ -245,6 +245,7 @@ class Estimator {
   std::vector<bool> dominated_;      // by run: it cannot end the step
   std::int64_t last_run_ = 0;        // that holds the last chunk
   bool uneven_ = false;              // chunks differ in blocks, and not only the ends
+  bool unequal_turns_ = false;       // of interleaved chunks: no closed form has their time
   std::vector<Pieces> pieces_;       // memory is kept from plan to plan
   std::size_t pieces_in_use_ = 0;
   ChunkKey key_;

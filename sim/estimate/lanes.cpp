@@ -95,7 +95,9 @@ LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const
     std::array<double, kLanes> slow;
     slow.fill(compute ? pace.communication_slowdown : 1.0);
     std::fill(slow.begin() + kToHostLane, slow.end(), 1.0);
-    slow[kComputeLane] = communication ? pace.compute_slowdown : 1.0;
+    slow[kComputeLane] = lanes[kEpLane].running ? pace.beside_exchanges()
+                         : communication        ? pace.compute_slowdown
+                                                : 1.0;
     double step = next_issue - now;
     for (const auto& [shares, other] :
          {std::pair{sharing.tp, kTpLane}, std::pair{sharing.ep, kEpLane}, std::pair{sharing.cp, kCpLane}}) {

@@ -10,7 +10,7 @@ namespace {
 
 // Times p micro-batches, after which a schedule is in its steady state.
 std::int64_t settled(Schedule s) {
-  return s == Schedule::kZeroBubbleV ? 3 : 2;
+  return always_walked(s) ? 3 : 2;
 }
 
 // The ends of runs. The first stage of a run holds most and ends last; where a stage's weight gradients wait

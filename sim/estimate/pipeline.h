@@ -6,9 +6,10 @@
 // Two ways to the same numbers:
 //   PipelineWalk    the recurrence, slot by slot. O(p v m).
 //   Pipeline::run   its critical paths in closed form, over runs of alike stages. O(runs^2 + runs v),
-//                   whatever p and m: an even split has at most four runs. Zero-bubble V is found by list
-//                   scheduling: there a short walk is extended. Interleaved chunks of unequal size make the
-//                   critical path change stages at every turn: of those only peaks are right.
+//                   whatever p and m: an even split has at most four runs. Of schedules in a V a short walk
+//                   is extended: zero-bubble V is found by list scheduling, and DualPipeV's backwards are
+//                   whole and split. Interleaved chunks of unequal size make the critical path change stages
+//                   at every turn: of those only peaks are right.
 //
 // A closed form is the longest of a family of paths through the schedule's dependency graph, so it never
 // exceeds the recurrence. tests/sim/pipeline_test.cpp states by how much it may fall short.
@@ -28,6 +29,7 @@
 
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "program/schedule.h"
@@ -40,8 +42,9 @@ constexpr ChunkWork chunk_work(program::Work work) {
     case program::Work::kForward:
       return kChunkForward;
     case program::Work::kBackward:
-    case program::Work::kBackwardInput:
       return kChunkBackward;
+    case program::Work::kBackwardInput:
+      return kChunkBackwardInput;
     case program::Work::kBackwardWeight:
       return kChunkWeight;
   }
@@ -56,14 +59,16 @@ struct PipelineShape {
   ChunkPlacement listed_chunks = ChunkPlacement::kInTurns;
   const std::vector<std::vector<program::Slot>>* listed = nullptr;
   ChunkPlacement chunks() const {
-    return schedule == Schedule::kZeroBubbleV ? ChunkPlacement::kThereAndBack : listed_chunks;
+    return schedule == Schedule::kZeroBubbleV || schedule == Schedule::kDualPipeV
+               ? ChunkPlacement::kThereAndBack
+               : listed_chunks;
   }
   friend auto operator<=>(const PipelineShape&, const PipelineShape&) = default;
 };
 
 // Whether no closed form has the schedule's times and peaks.
 constexpr bool always_walked(Schedule s) {
-  return s == Schedule::kZeroBubbleV || s == Schedule::kListed;
+  return s == Schedule::kZeroBubbleV || s == Schedule::kDualPipeV || s == Schedule::kListed;
 }
 
 // Neighbouring stages that hold alike chunks.
@@ -111,8 +116,9 @@ struct PipelinePlace {
 struct PipelineTimes {
   std::int64_t end = 0;
   std::vector<PipelinePlace> places;
-  std::vector<std::int64_t> last_start,
-      last_end;  // of the last micro-batch's gradient work: place * v + chunk
+  // Of the last micro-batch's gradient work: place * v + chunk.
+  std::vector<std::int64_t> last_start, last_end;
+  std::vector<ChunkWork> last_work;  // as these, of a walk
 };
 
 // Keeps the order of work of each shape, and memory, from one walk to the next.
@@ -133,6 +139,8 @@ class PipelineWalk {
 
   std::map<PipelineShape, std::vector<Turn>> turns_;
   std::vector<std::int64_t> forward_there_, backward_there_;  // by chunk and micro-batch
+  // Bytes above the begin of a forward and a backward side by side.
+  std::map<std::pair<const PairCost*, const PairCost*>, PieceBytes> pairs_;
 };
 
 class Pipeline {
@@ -142,7 +150,8 @@ class Pipeline {
   // Places and their peaks alone.
   const PipelineTimes& peaks(const PipelineShape& shape, const PipelineCosts& costs);
   // The closed form's end, whether or not the costs are to be walked: the walk's is no earlier where no
-  // crossing takes less than `transfer`, and reductions are left out. Not for zero-bubble V.
+  // crossing takes less than `transfer`, and reductions are left out. Not for schedules that are always
+  // walked.
   std::int64_t least_end(const PipelineShape& shape, const PipelineCosts& costs);
 
  private:

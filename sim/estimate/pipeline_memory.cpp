@@ -18,16 +18,9 @@ struct Held {
   // n times a forward and a backward side by side.
   void side_by_side(const PairCost& forward, const PairCost& backward, std::int64_t n) {
     if (n <= 0) return;
-    std::int64_t f = 0, b = 0, most = 0;  // bytes that each has left so far
-    for (const program::Turn& turn :
-         program::side_by_side(forward.forward.size(), backward.backward.size())) {
-      const PieceBytes& piece =
-          (turn.of_forward ? forward.forward : backward.backward)[static_cast<std::size_t>(turn.piece)];
-      most = std::max(most, piece.peak + (turn.of_forward ? b : f));
-      (turn.of_forward ? f : b) = piece.net;
-    }
-    peak = std::max({peak, live + most, live + (n - 1) * (f + b) + most});
-    live += n * (f + b);
+    const PieceBytes both = sim::side_by_side(forward, backward);
+    peak = std::max({peak, live + both.peak, live + (n - 1) * both.net + both.peak});
+    live += n * both.net;
   }
   // n times `a` and then `b`.
   void pairs(const WorkCost& a, const WorkCost& b, std::int64_t n) {
@@ -40,14 +33,16 @@ struct Held {
 
 std::int64_t one_chunk_peak(const PipelineShape& s, const ChunkCost& cost, const PairCost* pair,
                             std::int64_t stage) {
-  const WorkCost &f = cost[kChunkForward], &b = cost[kChunkBackward], &w = cost[kChunkWeight];
+  const bool split = program::splits_backward(s.schedule);
+  const WorkCost &f = cost[kChunkForward], &b = cost[split ? kChunkBackwardInput : kChunkBackward],
+                 &w = cost[kChunkWeight];
   Held held;
   const std::int64_t warm_up = s.schedule == Schedule::kGPipe   ? s.m
                                : s.schedule == Schedule::kNaive ? 0
                                : s.in_pairs                     ? std::min(s.m, 2 * (s.p - 1 - stage) + 1)
                                                                 : std::min(s.m, s.p - 1 - stage);
   held.run(f, warm_up);
-  if (!program::splits_backward(s.schedule)) {
+  if (!split) {
     if (s.in_pairs)
       held.side_by_side(*pair, *pair, s.m - warm_up);
     else
@@ -115,6 +110,17 @@ std::int64_t interleaved_peak(const PipelineShape& s, const ChunkCost* const* ch
 }
 
 }  // namespace
+
+PieceBytes side_by_side(const PairCost& forward, const PairCost& backward) {
+  std::int64_t f = 0, b = 0, most = 0;  // bytes that each has left so far
+  for (const program::Turn& turn : program::side_by_side(forward.forward.size(), backward.backward.size())) {
+    const PieceBytes& piece =
+        (turn.of_forward ? forward.forward : backward.backward)[static_cast<std::size_t>(turn.piece)];
+    most = std::max(most, piece.peak + (turn.of_forward ? b : f));
+    (turn.of_forward ? f : b) = piece.net;
+  }
+  return {most, f + b};
+}
 
 std::int64_t stage_peak(const PipelineShape& shape, const PipelineCosts& costs, std::size_t run,
                         std::int64_t stage) {

@@ -9,7 +9,11 @@ namespace {
 class OneChunk {
  public:
   OneChunk(const PipelineShape& shape, const PipelineCosts& costs)
-      : p_(shape.p), m_(shape.m), hop_(shape.p > 1 ? costs.transfer : 0), costs_(costs) {
+      : p_(shape.p),
+        m_(shape.m),
+        hop_(shape.p > 1 ? costs.transfer : 0),
+        backward_(program::splits_backward(shape.schedule) ? kChunkBackwardInput : kChunkBackward),
+        costs_(costs) {
     for (std::size_t r = 0; r < costs.runs.size(); ++r) {
       const std::int64_t n = costs.runs[r].count;
       fill_ += n * (f_latency(r) + b_latency(r) + 2 * hop_);
@@ -93,11 +97,11 @@ class OneChunk {
 
  private:
   std::int64_t f(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkForward).time; }
-  std::int64_t b(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkBackward).time; }
+  std::int64_t b(std::size_t r) const { return cost_of(costs_, r, 1, 0, backward_).time; }
   std::int64_t w(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkWeight).time; }
   // On the way of the first micro-batch down and of the last one up, stages wait for their input.
   std::int64_t f_latency(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkForward).latency; }
-  std::int64_t b_latency(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkBackward).latency; }
+  std::int64_t b_latency(std::size_t r) const { return cost_of(costs_, r, 1, 0, backward_).latency; }
 
   // Backwards of the stages before `stage`, and the transfers to them.
   std::int64_t above(std::int64_t stage) const {
@@ -206,6 +210,7 @@ class OneChunk {
   }
 
   std::int64_t p_, m_, hop_;
+  ChunkWork backward_;  // that the stage above waits for
   const PipelineCosts& costs_;
   std::int64_t fill_ = 0;             // one micro-batch down and up
   std::vector<std::int64_t> slowed_;  // by run: of a transfer from its stages after the last backward

@@ -16,7 +16,10 @@ inline const WorkCost& cost_of(const PipelineCosts& costs, std::size_t run, std:
 void one_chunk_times(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out);
 void interleaved_times(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out);
 
-// Most bytes a stage of a run holds above its static ones. Not for zero-bubble V.
+// Bytes above the begin of a forward and a backward side by side: most, and at their end.
+PieceBytes side_by_side(const PairCost& forward, const PairCost& backward);
+
+// Most bytes a stage of a run holds above its static ones. Not for schedules that are always walked.
 std::int64_t stage_peak(const PipelineShape& shape, const PipelineCosts& costs, std::size_t run,
                         std::int64_t stage);
 

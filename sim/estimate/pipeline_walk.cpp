@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "sim/estimate/pipeline.h"
+#include "sim/estimate/pipeline_parts.h"
 
 namespace orrery::sim {
 namespace {
@@ -14,6 +14,7 @@ struct Way {
   Hop hop;
   std::size_t to = 0;             // its stage
   std::int64_t* there = nullptr;  // when it has arrived, by micro-batch
+  bool back = false;              // it comes back in a V
 };
 
 // A chunk on its stage.
@@ -26,9 +27,10 @@ struct Seat {
   std::int64_t reduction = 0;  // of its gradients after the last micro-batch
 };
 
-// A stage sends one tensor at a time in each direction, and reduces gradients until some time.
+// A stage sends one tensor at a time of the activations, of those that come back in a V, and of the
+// gradients, and reduces gradients until some time.
 struct Stage {
-  std::int64_t sent = 0, grad_sent = 0, reduced = 0;
+  std::int64_t sent = 0, back_sent = 0, grad_sent = 0, reduced = 0;
   std::int64_t hosted = 0;  // until when the host was at it
   std::int64_t live = 0;
 };
@@ -109,6 +111,8 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
   out.places.assign(stages, {});
   out.last_start.assign(stages * width, 0);
   out.last_end.assign(stages * width, 0);
+  out.last_work.assign(stages * width, kChunkBackward);
+  pairs_.clear();
   for (std::size_t r = 0; r < costs.runs.size(); ++r) {
     for (std::int64_t i = costs.runs[r].first; i <= costs.runs[r].last(); ++i)
       out.places[static_cast<std::size_t>(i)] = {.stage = i, .run = static_cast<std::int64_t>(r)};
@@ -120,7 +124,7 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
     return &there[static_cast<std::size_t>(chunk) * micro_batches];
   };
   const auto way = [&](std::int64_t from, std::int64_t chunk, std::int64_t* there) {
-    Way w{.there = there};
+    Way w{.there = there, .back = program::comes_back(s.chunks(), s.p, chunk - 1)};
     if (chunk < 0 || chunk >= chunks) return w;
     const std::int64_t to = stage_of_chunk(s.chunks(), s.p, chunk);
     w.to = static_cast<std::size_t>(to);
@@ -172,16 +176,26 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
     const std::int64_t start =
         std::max({place.end, there(down.input, forward), there(up.gradient, backward)});
     const std::int64_t device = start + f.time + b.time - saved_by(*down.pair, *up.pair);
+    const auto [bytes, first] = pairs_.try_emplace({down.pair, up.pair});
+    if (first) bytes->second = side_by_side(*down.pair, *up.pair);
+    place.peak = std::max(place.peak, stage.live + bytes->second.peak);
+    stage.live += bytes->second.net;
     stage.hosted += f.host + b.host + (down.pair->host + up.pair->host) / 2;
     place.end = std::max(device, stage.hosted);
-    down.down.there[forward.micro_batch] = send(stage, stage.sent, place.end, down.down);
+    // What they send to one stage at once shares the links to it.
+    Way sent = down.down, grad_sent = up.up;
+    if (sent.to == grad_sent.to && sent.hop.time() > 0 && grad_sent.hop.time() > 0) {
+      sent.hop.flow *= 2;
+      grad_sent.hop.flow *= 2;
+    }
+    sent.there[forward.micro_batch] = send(stage, sent.back ? stage.back_sent : stage.sent, place.end, sent);
     if (backward.micro_batch + 1 == s.m) {
       if (!costs.reductions.empty()) stage.reduced = std::max(stage.reduced, start) + up.reduction;
       const auto chunk = i * width + static_cast<std::size_t>(backward.chunk);
       out.last_start[chunk] = start;
       out.last_end[chunk] = place.end;
     }
-    up.up.there[backward.micro_batch] = send(stage, stage.grad_sent, place.end, up.up);
+    grad_sent.there[backward.micro_batch] = send(stage, stage.grad_sent, place.end, grad_sent);
   };
   for (auto t = turns->second.begin(); t != turns->second.end(); ++t) {
     const Turn& turn = *t;
@@ -210,7 +224,8 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
     place.peak = std::max(place.peak, stage.live + cost.peak);
     stage.live += cost.net;
     if (turn.work == Work::kForward) {
-      seat.down.there[micro_batch] = send(stage, stage.sent, end, seat.down);
+      seat.down.there[micro_batch] =
+          send(stage, seat.down.back ? stage.back_sent : stage.sent, end, seat.down);
       continue;
     }
     const bool gradients = micro_batch + 1 == micro_batches && turn.work != Work::kBackwardInput;
@@ -221,6 +236,7 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
     if (gradients) {
       out.last_start[chunk] = start;
       out.last_end[chunk] = end;
+      out.last_work[chunk] = chunk_work(turn.work);
     }
   }
   out.end = 0;

@@ -123,6 +123,24 @@ std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t se
   return out;
 }
 
+// Of a segment of a chunk.
+ChunkWork work_of(SegmentKind kind) {
+  switch (kind) {
+    case SegmentKind::kForward:
+      return kChunkForward;
+    case SegmentKind::kBackward:
+      return kChunkBackward;
+    case SegmentKind::kBackwardInput:
+      return kChunkBackwardInput;
+    case SegmentKind::kBackwardWeight:
+      return kChunkWeight;
+    case SegmentKind::kOptimizer:
+    case SegmentKind::kOuter:
+      break;
+  }
+  throw std::logic_error("a segment that is no chunk's");
+}
+
 // Among a sample's stages.
 std::int64_t stage_of(Role role) {
   switch (role) {
@@ -200,7 +218,7 @@ Plan Structure::plan_of(const ChunkKey& key) {
   p.recompute_parts = key.repeated.list();
   p.recompute_layers = key.recompute_layers;
   p.loss_chunks = key.loss_chunks;
-  p.schedule = key.split ? Schedule::kZeroBubbleH1
+  p.schedule = key.backwards == program::Backwards::kSplit ? Schedule::kZeroBubbleH1
                // Whole segments, with memory as in pieces.
                : key.order == ChunkKey::Order::kRows || key.overlaps ? Schedule::kGPipe
                                                                      : Schedule::k1F1B;
@@ -322,16 +340,13 @@ const Sample& Structure::sample(Role role, const ChunkContent& content) {
     const Segment& s = rank.segments[i];
     const bool closes = s.last_micro_batch && s.kind != SegmentKind::kForward;
     if (s.kind == SegmentKind::kOptimizer || (closes && key_.zero < 2 && key_.tp == 1)) continue;
-    const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
-                           : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
-                                                                    : kChunkBackward;
     const auto peaks_in = [&](const program::RankClass& of) {
       return peaks_of(of, of.segments[i], stage * blocks, content, key_.recompute_layers);
     };
     std::vector<Line> peaks;
     const auto at_one = peaks_in(rank), at_two = peaks_in(at_twice);
     for (std::size_t k = 0; k < at_one.size(); ++k) peaks.push_back({at_one[k], at_two[k] - at_one[k]});
-    SmallSegment& small = closes ? sample.closing : sample.segments[work];
+    SmallSegment& small = closes ? sample.closing : sample.segments[work_of(s.kind)];
     small = shrink(s, at_twice.segments[i], lane_of,
                    earlier_waits(rank, static_cast<std::int32_t>(i), lane_of), std::move(peaks));
     if (!key_.overlaps) continue;
@@ -356,6 +371,8 @@ Structure& Samples::of(const ChunkKey& key) {
   kind.recompute_first = std::min(1, key.recompute_first);
   kind.rounds = kind.ranks_on_node = 0;
   kind.hardware = {};
+  // Split backwards have samples of their own.
+  if (kind.backwards == program::Backwards::kBoth) kind.backwards = program::Backwards::kWhole;
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];
   if (!known) known = std::make_unique<Structure>(kind, model_, depth, training_, stack_);

@@ -57,7 +57,7 @@ struct SmallSegment {
 struct Sample {
   Role role;
   ChunkContent content;
-  std::array<SmallSegment, 3> segments;  // by ChunkWork
+  std::array<SmallSegment, kChunkWorks> segments;  // of whole backwards, or of split ones
   // The last micro-batch's gradient work, where it communicates. A backward communicates with other replicas
   // in all micro-batches, or tensor ranks add their parts of gradients in the last one.
   SmallSegment closing;

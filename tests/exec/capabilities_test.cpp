@@ -7,6 +7,7 @@
 
 #include "core/scenario.h"
 #include "exec/run.h"
+#include "program/schedule.h"
 
 namespace orrery::exec {
 namespace {
@@ -33,24 +34,21 @@ class Cases {
     p.tp = 1 << pick(2);
     p.pp = 1 << pick(3);
     p.dp = 1 << pick(p.tp * p.pp == 1 ? 10 : 8);
-    p.schedule = static_cast<Schedule>(pick(6));
-    p.vpp = p.schedule == Schedule::kZeroBubbleV ? 2 : 1;
+    p.schedule = static_cast<Schedule>(pick(7));
+    p.vpp = chunk_placement(p) == ChunkPlacement::kThereAndBack ? 2 : 1;
     if (p.pp == 1 || p.pp * p.vpp > m.layers || p.schedule == Schedule::kInterleaved) {
       p.schedule = Schedule::k1F1B;
       p.vpp = 1;
     }
-    p.zero = p.dp == 1 ? 0 : pick(program_splits(p.schedule) ? 2 : 4);
+    p.zero = p.dp == 1 ? 0 : pick(program::splits_backward(p.schedule) ? 2 : 4);
     p.sequence_parallel = p.tp > 1 && pick(2) == 0;
     p.recompute = static_cast<Recompute>(pick(3));
     p.rank_order = static_cast<RankOrder>(pick(4));
-    p.micro_batches = 2;
+    p.micro_batches = p.schedule == Schedule::kDualPipeV ? 2 * p.pp : 2;
     t.global_batch = p.global_batch();
   }
 
  private:
-  static bool program_splits(Schedule s) {
-    return s == Schedule::kZeroBubbleH1 || s == Schedule::kZeroBubbleV;
-  }
   int pick(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
   std::mt19937 random_;
 };

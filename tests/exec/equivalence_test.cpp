@@ -77,6 +77,9 @@ const Case kCases[] = {
     {"zb_h1_tp_sp", sp(with(plan(2, 2, 1, 1), Schedule::kZeroBubbleH1))},
     {"zb_v", with(plan(1, 2, 1, 0), Schedule::kZeroBubbleV, 2)},
     {"zb_v_dp", with(plan(1, 2, 2, 1), Schedule::kZeroBubbleV, 2)},
+    {"dualpipe_v", with(plan(1, 2, 1, 0), Schedule::kDualPipeV, 2)},
+    {"dualpipe_v_tp_sp", sp(with(plan(2, 2, 1, 0), Schedule::kDualPipeV, 2))},
+    {"dualpipe_v_recompute", with(with(plan(1, 2, 2, 1), Schedule::kDualPipeV, 2), Recompute::kFull)},
     {"dp4", plan(1, 1, 4, 0)},
     {"zero1", plan(1, 1, 4, 1)},
     {"zero2", plan(1, 1, 4, 2)},
@@ -286,14 +289,18 @@ TEST(Equivalence, ListedSchedulesAreBitExact) {
   const Model m = tiny("tiny-llama");
   const Plan serial = plan(1, 1, 1, 0, 2);
   const auto expected = train(m, serial, fp32(), stack());
-  int whole = 0, split = 0, two_chunks = 0;
-  for (int i = 0; i < 120 && (whole < 6 || split < 6 || two_chunks < 3); ++i) {
+  int whole = 0, split = 0, two_chunks = 0, both = 0;
+  for (int i = 0; i < 120 && (whole < 6 || split < 6 || two_chunks < 3 || both < 3); ++i) {
     Plan p = plan(1, i % 3 == 2 ? 4 : 2, 1, 0, 2);
     if (i % 4 == 1) p.schedule = Schedule::kZeroBubbleH1;
     if (i % 4 == 2 && p.pp == 2) p = with(p, i % 8 == 2 ? Schedule::kInterleaved : Schedule::kZeroBubbleV, 2);
+    if (i % 4 == 3 && p.pp == 2) p = with(p, Schedule::kDualPipeV, 2);
     const Plan listed = program::in_random_order(p, random);
     if (!program::order_problem(listed).empty()) continue;
-    ++(listed.vpp == 2 ? two_chunks : program::splits_backward(listed) ? split : whole);
+    ++(program::backwards_of(listed) == program::Backwards::kBoth ? both
+       : listed.vpp == 2                                          ? two_chunks
+       : program::splits_backward(listed)                         ? split
+                                                                  : whole);
     const auto actual = train(m, listed, fp32(), stack());
     const std::string which = fmt::format("seed {} order {}", kOrders, i);
     EXPECT_EQ(actual.steps[1].gradient_norm, expected.steps[1].gradient_norm) << which;
@@ -303,6 +310,7 @@ TEST(Equivalence, ListedSchedulesAreBitExact) {
   EXPECT_GE(whole, 6);
   EXPECT_GE(split, 6);
   EXPECT_GE(two_chunks, 3);
+  EXPECT_GE(both, 3);
   exec::RunOptions other = small_run();
   other.seed = 8;
   EXPECT_FALSE(train(m, serial, fp32(), stack(), other).gradients == expected.gradients);

@@ -272,8 +272,9 @@ void draw_islands(std::mt19937 random, Setting& s, Plan& p) {
 void draw_order(std::mt19937 random, const Setting& s, Plan& p) {
   random.discard(300);
   if (p.pp == 1 || s.model().inputs.size() > 1 || p.overlap_exchanges || random() % 3 != 0) return;
-  if (const Plan listed = program::in_random_order(p, random); program::order_problem(listed).empty())
-    p = listed;
+  const Plan listed = program::in_random_order(p, random);
+  const bool shares = s.tied && !program::shared_weight_problem(listed).empty();
+  if (!shares && program::order_problem(listed).empty()) p = listed;
 }
 
 // A quarter of the plans with SGD that can have LARS have it.
@@ -304,7 +305,7 @@ void draw_mtp(std::mt19937 random, Setting& s, const Plan& p) {
   const Model m = s.model();
   if (random() % 5 != 0 || s.adapted != 0 || !m.inputs.empty() || m.positions == Positions::kLearned) return;
   s.mtp = pick<std::int64_t>(random, {1, 2});
-  if (program::mtp_problem(s.model(), p)) s.mtp = 0;
+  if (program::mtp_problem(s.model(), p) || !program::shared_weight_problem(p).empty()) s.mtp = 0;
 }
 
 RandomCase random_case(std::mt19937& random, const std::vector<std::string>& models = presets()) {
@@ -326,11 +327,12 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
     p.micro_batch = s.micro_batch;
     if (p.ranks() > 8 || s.total % p.dp != 0) continue;
     p.micro_batches = s.total / p.dp;
-    p.schedule = p.pp == 1
-                     ? Schedule::k1F1B
-                     : pick(random, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
-                                     Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV, Schedule::kNaive});
-    p.vpp = p.schedule == Schedule::kInterleaved ? 2 : p.schedule == Schedule::kZeroBubbleV ? 2 : 1;
+    p.schedule = p.pp == 1 ? Schedule::k1F1B
+                           : pick(random, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
+                                           Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV,
+                                           Schedule::kDualPipeV, Schedule::kNaive});
+    p.vpp =
+        p.schedule == Schedule::kInterleaved || chunk_placement(p) == ChunkPlacement::kThereAndBack ? 2 : 1;
     if (!program::schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty()) continue;
     if (p.pp * p.vpp > 8) continue;
     p.sequence_parallel = &models == &context_kinds() && p.tp > 1 && random() % 2 == 0;

@@ -379,6 +379,95 @@ TEST(Estimate, EqualsTheEngineOfPairs) {
   EXPECT_GT(percentile(gains, 75), 1.03);
 }
 
+// DualPipeV, with whole and split backwards: dense and sparse models, with modules of multi-token prediction
+// or without, one after the other and side by side, whose pieces of memory meet.
+TEST(Estimate, EqualsTheEngineOfDualPipeV) {
+  constexpr unsigned kDualSeed = 20261203;
+  RecordProperty("seed", kDualSeed);
+  std::mt19937 random(kDualSeed);
+  Errors errors;
+  errors.most = 0.15;
+  int pairs = 0, with_mtp = 0;
+  for (int i = 0; errors.alone.size() + errors.sharing.size() < 200; ++i) {
+    Problem p = problem(random, false);
+    Model& m = p.scenario.model;
+    p.cluster.nodes = 16;
+    p.stack.exchange_units = i % 2 == 0 ? 20 : 0;
+    if (i % 4 == 0) {
+      m = preset_model("llama-2-7b");
+      m.mtp_layers = 1 + static_cast<std::int64_t>(random() % 2);
+    }
+    const bool has_experts = i % 3 != 0;
+    if (has_experts) m.blocks = {{3, {standard_block(m)}}, {m.layers - 3, {sparse_block(m, 0, 0.01)}}};
+    Plan plan = stratified(i, random, m);
+    plan.chunk_layers.clear();
+    plan.recompute_by_chunk.clear();
+    plan.recompute_first = 0;
+    plan.loss_chunks = m.mtp_layers > 0 ? 1 : plan.loss_chunks;
+    plan.schedule = Schedule::kDualPipeV;
+    plan.vpp = 2;
+    plan.zero %= 2;
+    plan.pp = 1 + static_cast<std::int64_t>(random() % 5);
+    plan.micro_batches =
+        2 * plan.pp + static_cast<std::int64_t>(random() % (4 * static_cast<unsigned>(plan.pp)));
+    if (i % 5 == 0) {
+      plan.chunk_layers = layers_by_chunk(plan, m.layers);
+      --plan.chunk_layers.back();
+      ++plan.chunk_layers.front();
+    }
+    // The last chunk has the modules and the heads alone.
+    if (i % 8 == 4) {
+      plan.chunk_layers = layers_by_chunk(plan, m.layers);
+      plan.chunk_layers.front() += std::exchange(plan.chunk_layers.back(), 0);
+    }
+    if (has_experts) {
+      plan.ep = 2 << random() % 2;
+      plan.overlap_exchanges = random() % 3 != 0;
+      if (!plan.splits_experts() || program::experts_problem(plan)) continue;
+      if (!program::overlap_problem(plan).empty()) plan.overlap_exchanges = false;
+    }
+    pairs += plan.overlap_exchanges;
+    with_mtp += m.mtp_layers > 0;
+    p.scenario.training.global_batch = plan.global_batch();
+    errors.add(p, plan, fmt::format("of {}, seed {} plan {}", m.name, kDualSeed, i));
+    const sim::Topology topology(p.cluster);
+    sim::Estimator estimator(p, topology);
+    EXPECT_LE(estimator.lower_bound(plan), estimator.estimate(plan).step) << short_name(plan);
+  }
+  EXPECT_GT(pairs, 40);
+  EXPECT_GT(with_mtp, 30);
+  ASSERT_GT(errors.alone.size(), 50U);
+  EXPECT_LT(percentile(errors.alone, 50), 0.003);
+  EXPECT_LT(percentile(errors.alone, 95), 0.02);
+  // Transfers both ways and exchanges on the same NICs: the estimate does not see them meet.
+  EXPECT_LT(percentile(errors.sharing, 90), 0.05);
+}
+
+// The closed form of interleaved chunks of unequal size is no bound: 32 layers in six and in nine chunks.
+TEST(Estimate, TheLowerBoundOfUnequalInterleavedChunksIsABound) {
+  std::mt19937 random(7);
+  for (const std::int64_t v : {2, 3}) {
+    for (int i = 0; i < 12; ++i) {
+      Problem p = problem(random, true);
+      p.scenario.model = preset_model("llama-2-7b");
+      Plan plan{.tp = 2,
+                .pp = 3,
+                .vpp = v,
+                .dp = i % 3 == 0 ? 4 : 1,
+                .zero = i % 3 == 0 ? 2 : 0,
+                .micro_batch = 1 + i % 2,
+                .micro_batches = 3 * (2 + i % 5),
+                .schedule = Schedule::kInterleaved,
+                .recompute = i % 2 == 0 ? Recompute::kFull : Recompute::kNone};
+      if (i % 2 == 0) plan.recompute_layers = 2;
+      p.scenario.training.global_batch = plan.global_batch();
+      const sim::Topology topology(p.cluster);
+      sim::Estimator estimator(p, topology);
+      EXPECT_LE(estimator.lower_bound(plan), estimator.estimate(plan).step) << short_name(plan);
+    }
+  }
+}
+
 // Modules of multi-token prediction behind the last block, which is dense or sparse, with the embedding tied
 // or apart; forwards and backwards side by side in some.
 TEST(Estimate, EqualsTheEngineOfMultiTokenPrediction) {

@@ -141,9 +141,12 @@ class Extremes {
     plan.dp = one_of<std::int64_t>({1, 2, 8});
     plan.zero = plan.dp == 1 ? 0 : one_of<std::int64_t>({0, 1, 2, 3});
     plan.sequence_parallel = random_() % 2 == 0;
-    plan.schedule = one_of({Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
-                            Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV, Schedule::kNaive});
-    plan.vpp = plan.schedule == Schedule::kInterleaved || plan.schedule == Schedule::kZeroBubbleV ? 2 : 1;
+    plan.schedule =
+        one_of({Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved, Schedule::kZeroBubbleH1,
+                Schedule::kZeroBubbleV, Schedule::kDualPipeV, Schedule::kNaive});
+    plan.vpp =
+        plan.schedule == Schedule::kInterleaved || chunk_placement(plan) == ChunkPlacement::kThereAndBack ? 2
+                                                                                                          : 1;
     plan.recompute = one_of({Recompute::kNone, Recompute::kSelective, Recompute::kFull});
     const std::int64_t each = std::max<std::int64_t>(1, p.scenario.training.global_batch / plan.dp);
     plan.micro_batch = one_of<std::int64_t>({1, 2, each});

@@ -64,7 +64,7 @@ std::vector<ChunkChoice> alike_layers(std::int64_t n, std::int64_t kept, std::in
   std::vector<ChunkChoice> out;
   for (std::int64_t r = 0; r <= n; ++r) {
     const std::int64_t net = (n - r) * kept + r * input, whole = r == n ? kept : 0;
-    out.push_back({.work = {{{net, net}, {whole, -net}, {}}}, .time = 3 * n + r});
+    out.push_back({.work = {{{net, net}, {whole, -net}, {}, {}}}, .time = 3 * n + r});
   }
   return out;
 }
@@ -117,8 +117,9 @@ TEST(RecomputeChoices, AreTheBestOfAllChoices) {
       std::int64_t net = 40 + up_to(60), time = 10 + up_to(10);
       for (std::int64_t r = 0, n = 1 + up_to(4); r <= n; ++r) {
         const std::int64_t held = schedule == Schedule::kZeroBubbleV ? up_to(10) : 0;
-        choices.push_back(
-            {.work = {{{net + up_to(5), net}, {up_to(20), held - net}, {up_to(5), -held}}}, .time = time});
+        const sim::PieceBytes forward{net + up_to(5), net}, backward{up_to(20), held - net},
+            weight{up_to(5), -held};
+        choices.push_back({.work = {forward, backward, backward, weight}, .time = time});
         net -= up_to(net / 2 + 1);
         time += 1 + up_to(6);
       }
@@ -161,11 +162,9 @@ struct Pipelined {
   Schedule schedule;
   std::int64_t vpp;
 };
-constexpr Pipelined kPipelines[] = {{Schedule::k1F1B, 1},
-                                    {Schedule::kGPipe, 1},
-                                    {Schedule::kZeroBubbleH1, 1},
-                                    {Schedule::kInterleaved, 2},
-                                    {Schedule::kZeroBubbleV, 2}};
+constexpr Pipelined kPipelines[] = {{Schedule::k1F1B, 1},         {Schedule::kGPipe, 1},
+                                    {Schedule::kZeroBubbleH1, 1}, {Schedule::kInterleaved, 2},
+                                    {Schedule::kZeroBubbleV, 2},  {Schedule::kDualPipeV, 2}};
 
 // A stage's bytes for any choice are those of the program that is compiled for it.
 TEST(RecomputeChoices, BytesAreTheEngines) {

@@ -42,12 +42,12 @@ std::string first(const Program& p) {
 
 TEST(Check, AcceptsTheCompilersPrograms) {
   for (const Schedule s : {Schedule::kNaive, Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved,
-                           Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV}) {
+                           Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV, Schedule::kDualPipeV}) {
     for (const std::int64_t zero : {0, 1, 2, 3}) {
       for (const Recompute r : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         Plan p = pipelined();
         p.schedule = s;
-        p.vpp = s == Schedule::kInterleaved || s == Schedule::kZeroBubbleV ? 2 : 1;
+        p.vpp = s == Schedule::kInterleaved || chunk_placement(p) == ChunkPlacement::kThereAndBack ? 2 : 1;
         p.zero = zero;
         p.recompute = r;
         if (zero >= 2 && splits_backward(s)) continue;
@@ -135,12 +135,14 @@ TEST(Check, RandomPlansAreSound) {
     p.tp = 1 << random() % 3;
     p.pp = 1 + random() % 5;
     p.dp = 1 << random() % 3;
-    p.schedule = static_cast<Schedule>(random() % 6);
-    p.vpp = p.schedule == Schedule::kZeroBubbleV   ? 2
-            : p.schedule == Schedule::kInterleaved ? 2 + random() % 2
-                                                   : 1;
+    p.schedule = static_cast<Schedule>(random() % 7);
+    p.vpp = chunk_placement(p) == ChunkPlacement::kThereAndBack ? 2
+            : p.schedule == Schedule::kInterleaved              ? 2 + random() % 2
+                                                                : 1;
     p.micro_batch = 1 + random() % 2;
-    p.micro_batches = p.schedule == Schedule::kInterleaved ? p.pp * (1 + random() % 3) : 1 + random() % 7;
+    p.micro_batches = p.schedule == Schedule::kInterleaved ? p.pp * (1 + random() % 3)
+                      : p.schedule == Schedule::kDualPipeV ? p.pp * 2 + random() % 3
+                                                           : 1 + random() % 7;
     p.zero = random() % 4;
     p.recompute = static_cast<Recompute>(random() % 3);
     p.recompute_layers = 1 + random() % 3;

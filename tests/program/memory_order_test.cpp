@@ -42,10 +42,12 @@ std::optional<Case> random_case(std::mt19937& random) {
   p.tp = 1 << up_to(2);
   p.pp = 1 + up_to(3);
   p.dp = 1 << up_to(3);
-  p.schedule = static_cast<Schedule>(up_to(6));
-  p.vpp = p.schedule == Schedule::kZeroBubbleV || p.schedule == Schedule::kInterleaved ? 2 : 1;
+  p.schedule = static_cast<Schedule>(up_to(7));
+  p.vpp = p.schedule == Schedule::kInterleaved || chunk_placement(p) == ChunkPlacement::kThereAndBack ? 2 : 1;
   p.micro_batch = 1 + up_to(2);
-  p.micro_batches = p.schedule == Schedule::kInterleaved ? p.pp * (1 + up_to(2)) : 1 + up_to(5);
+  p.micro_batches = p.schedule == Schedule::kInterleaved ? p.pp * (1 + up_to(2))
+                    : p.schedule == Schedule::kDualPipeV ? 2 * p.pp + up_to(2)
+                                                         : 1 + up_to(5);
   p.zero = up_to(4);
   if (p.zero > 0 && p.dp == 4 && up_to(2) == 0) p.shard_group = 2;
   p.recompute = static_cast<Recompute>(up_to(3));

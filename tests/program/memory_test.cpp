@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <map>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <utility>
+
 #include "core/error.h"
+#include "program/order.h"
 #include "program/program.h"
 #include "program/state/units.h"
 
@@ -347,6 +354,72 @@ TEST(EagerActivations, KeepWhatAutogradKeeps) {
   t.precision = Precision::kFp32;
   t.math = Math::kFp32;
   EXPECT_EQ(more(t), 512 * (4 * 176 * 4));  // norms need no other copy in fp32
+}
+
+// Of a schedule with whole and split backwards, each piece of work leaves and takes what it does where all
+// backwards are whole, and where all are split.
+TEST(Memory, WholeAndSplitBackwardsKeepWhatEachKeepsAlone) {
+  std::map<SegmentKind, int> compared;
+  for (const std::int64_t mtp : {0, 2}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      Model m = preset_model("tiny-llama");
+      m.layers = 8;
+      m.mtp_layers = mtp;
+      const Plan both{.tp = 2,
+                      .pp = 2,
+                      .vpp = 2,
+                      .sequence_parallel = true,
+                      .micro_batches = 4,
+                      .schedule = Schedule::kDualPipeV,
+                      .recompute = recompute};
+      const auto all = [&](bool whole) {
+        Plan p = both;
+        p.schedule_order = order_of(both);
+        p.schedule = Schedule::kListed;
+        for (std::string& stage : p.schedule_order->stages) {
+          std::string text;
+          std::istringstream words(stage);
+          for (std::string w; words >> w;) {
+            const bool splits = w.starts_with("Bi"), apart = w.starts_with("W");
+            const std::string of = w.substr(splits ? 2 : 1);
+            if (w.starts_with("F"))
+              text += w + " ";
+            else if (whole && !apart)
+              text += "B" + of + " ";
+            else if (!whole && !apart)
+              text += "Bi" + of + " W" + of + " ";
+          }
+          stage = text;
+        }
+        return p;
+      };
+      const auto bytes = [&](const Plan& p) {
+        check_plan(m, p, {.global_batch = 4, .sequence = 16}, Cursor{});
+        std::map<std::tuple<std::int32_t, SegmentKind, std::int32_t>, std::pair<Bytes, Bytes>> out;
+        const Program program = compile(m, p, {.global_batch = 4, .sequence = 16}, Stack{});
+        for (const RankClass& rank : program.classes) {
+          for (const Segment& s : rank.segments) {
+            if (!follows_chunks(s.kind)) out[{rank.stage, s.kind, s.chunk}] = {s.peak, s.net};
+          }
+        }
+        return out;
+      };
+      const auto mixed = bytes(both);
+      for (const bool whole : {true, false}) {
+        for (const auto& [piece, alone] : bytes(all(whole))) {
+          const auto found = mixed.find(piece);
+          if (found == mixed.end()) continue;  // a stage that has none of these
+          const auto& [stage, kind, chunk] = piece;
+          ++compared[kind];
+          EXPECT_EQ(found->second, alone) << "stage " << stage << " kind " << static_cast<int>(kind)
+                                          << " chunk " << chunk << " mtp " << mtp;
+        }
+      }
+    }
+  }
+  for (const SegmentKind kind : {SegmentKind::kForward, SegmentKind::kBackward, SegmentKind::kBackwardInput,
+                                 SegmentKind::kBackwardWeight})
+    EXPECT_GE(compared[kind], 12) << static_cast<int>(kind);
 }
 
 }  // namespace

@@ -168,17 +168,18 @@ TEST(Overlap, NeitherOfAPairNeedsTheOther) {
 TEST(Overlap, RandomPlansAreSound) {
   std::mt19937 random(20261129);
   const auto pick = [&](std::vector<std::int64_t> of) { return of[random() % of.size()]; };
-  int checked = 0, interleaved = 0;
-  while (checked < 60) {
+  int checked = 0, interleaved = 0, in_vs = 0;
+  while (checked < 90) {
     Plan p{.tp = pick({1, 2}), .pp = pick({1, 2, 3}), .overlap_exchanges = true};
     p.dp = pick({2, 4});
     p.ep = pick({2, 4, 8});
     if (random() % 2 == 0) p.etp = 1;
     p.sequence_parallel = p.tp > 1;
-    p.schedule = p.pp == 1 ? Schedule::k1F1B : Schedule::kInterleaved;
-    p.vpp = p.pp == 1 ? 1 : 2;
+    const bool in_a_v = random() % 3 == 0;
+    p.schedule = in_a_v ? Schedule::kDualPipeV : p.pp == 1 ? Schedule::k1F1B : Schedule::kInterleaved;
+    p.vpp = p.pp == 1 && !in_a_v ? 1 : 2;
     p.zero = pick({0, 1});
-    p.micro_batches = p.pp * pick({1, 2, 3});
+    p.micro_batches = p.pp * (in_a_v ? pick({2, 3, 4}) : pick({1, 2, 3}));
     if (random() % 2 == 0) {
       p.recompute = Recompute::kSelective;
       if (random() % 2 == 0) p.recompute_parts = {RecomputePart::kExperts};
@@ -187,9 +188,11 @@ TEST(Overlap, RandomPlansAreSound) {
     const Program program = compiled(sparse(6, static_cast<std::int64_t>(random() % 2)), p);
     EXPECT_EQ(check(program), std::vector<std::string>{}) << short_name(p) << " seed 20261129 " << checked;
     ++checked;
-    interleaved += p.pp > 1;
+    interleaved += p.pp > 1 && !in_a_v;
+    in_vs += p.pp > 1 && in_a_v;
   }
-  EXPECT_GT(interleaved, 20);
+  EXPECT_GT(interleaved, 10);
+  EXPECT_GT(in_vs, 10);
 }
 
 TEST(Overlap, PlansThatCannotAreRefused) {
@@ -204,8 +207,10 @@ TEST(Overlap, PlansThatCannotAreRefused) {
   other = plan;
   other.pp = 2;
   EXPECT_NE(overlap_problem(other).find("1f1b on 2 stages"), std::string::npos) << overlap_problem(other);
-  other.schedule = Schedule::kInterleaved;
-  EXPECT_EQ(overlap_problem(other), "");
+  for (const Schedule s : {Schedule::kInterleaved, Schedule::kDualPipeV}) {
+    other.schedule = s;
+    EXPECT_EQ(overlap_problem(other), "");
+  }
   other.schedule = Schedule::kZeroBubbleV;
   EXPECT_NE(overlap_problem(other).find("zb-v on 2 stages"), std::string::npos) << overlap_problem(other);
   other = plan;

@@ -17,12 +17,12 @@ namespace orrery::program {
 
 // The plan with its stages' work in a random order in which every piece comes behind what it needs: all
 // stages at one clock, of which a random one does a random piece that can be done, tensors of other stages as
-// they came. Its chunks lie, and its backwards are whole or split, as those of its schedule.
+// they came. Its chunks lie as those of its schedule, and its backwards are whole, split or either.
 inline Plan in_random_order(Plan p, std::mt19937& random) {
   const std::int64_t chunks = p.pp * p.vpp, m = p.micro_batches;
-  const bool split = splits_backward(p);
+  const Backwards backwards = backwards_of(p);
   struct Done {
-    std::int64_t forward = 0, backward = 0, weight = 0;
+    std::int64_t forward = 0, backward = 0, weight = 0;  // a whole backward is both
   };
   struct Stage {
     std::deque<std::int64_t> forwards, backwards;  // chunks whose inputs, and gradients, came
@@ -41,7 +41,7 @@ inline Plan in_random_order(Plan p, std::mt19937& random) {
       if (!s.forwards.empty()) ready.emplace_back(Kind::kForward, s.forwards.front());
       if (!s.backwards.empty()) ready.emplace_back(Kind::kBackward, s.backwards.front());
     }
-    for (std::int64_t g = 0; g < chunks && split; ++g) {
+    for (std::int64_t g = 0; g < chunks; ++g) {
       const Done& d = done[static_cast<std::size_t>(g)];
       if (d.weight < d.backward) ready.emplace_back(Kind::kWeight, g);
     }
@@ -55,11 +55,16 @@ inline Plan in_random_order(Plan p, std::mt19937& random) {
         if (g > 0) stages[home(g)].forwards.pop_front();
         if (g + 1 < chunks) stages[home(g + 1)].forwards.push_back(g + 1);
         break;
-      case Kind::kBackward:
-        piece = fmt::format("{}{}", split ? "Bi" : "B", d.backward++);
+      case Kind::kBackward: {
+        // A whole one comes behind the weight gradients of those before it.
+        const bool whole = backwards == Backwards::kWhole ||
+                           (backwards == Backwards::kBoth && d.weight == d.backward && random() % 2 == 0);
+        piece = fmt::format("{}{}", whole ? "B" : "Bi", d.backward++);
+        if (whole) d.weight = d.backward;
         if (g + 1 < chunks) stages[home(g)].backwards.pop_front();
         if (g > 0) stages[home(g - 1)].backwards.push_back(g - 1);
         break;
+      }
       case Kind::kWeight:
         piece = fmt::format("W{}", d.weight++);
     }

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "program/schedule.h"
 #include "sim/cost.h"
 #include "sim/engine/events.h"
 #include "tests/program/communication.h"
@@ -144,6 +145,20 @@ TEST(Engine, OverlapSlowsBothSides) {
   EXPECT_NEAR(static_cast<double>(run(p, times({1'000'000, 1'000'000}), o).step.value), 1'625'000, 2);
 }
 
+// Compute 100 beside an exchange of tokens of 100, which keeps a third of the multiprocessors: compute takes
+// 150, when 100 - 150/2 = 25 of the exchange are left: 175. Other collectives keep a fifth: 162.5, as above.
+TEST(Engine, AnExchangeOfTokensKeepsMultiprocessorsFromCompute) {
+  const StreamIndex exchanges = program::kCommunication.stream("ep");
+  Pace o;
+  o.compute_slowdown = 1.25;
+  o.exchange_slowdown = 1.5;
+  o.communication_slowdown = 2;
+  for (const auto& [stream, step] : {std::pair{exchanges, 1'750'000}, {program::kTpStream, 1'625'000}}) {
+    const Program p = single({op("a", program::kCompute), op("c", stream)});
+    EXPECT_NEAR(static_cast<double>(run(p, times({1'000'000, 1'000'000}), o).step.value), step, 2);
+  }
+}
+
 TEST(Engine, TheHostLimitsShortOps) {
   const Program p =
       single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kCompute)});
@@ -172,10 +187,25 @@ TEST(Pace, TheHostsTimeIsTheDevicesTimesTheStacks) {
   EXPECT_EQ(eager.host_segment, Time{0});
   EXPECT_EQ(eager.compute_slowdown, 1.25);
   EXPECT_EQ(eager.communication_slowdown, 2);
+  EXPECT_EQ(eager.beside_exchanges(), 1.25);
   s.launch = Launch::kGraph;
   const Pace graph = pace_of({&d, 1}, only(0), s);
   EXPECT_EQ(graph.host_op, Time{0});
   EXPECT_EQ(graph.host_segment, Time{15'000'000});
+}
+
+// DeepEP's exchanges have 20 of an H800's 132 multiprocessors: compute takes 132/112 of its time.
+TEST(Pace, ExchangesOfTokensHaveMultiprocessorsOfTheirOwn) {
+  Device d;
+  d.units = 132;
+  d.overlap_compute = 1.05;
+  Stack s;
+  s.exchange_units = 20;
+  EXPECT_DOUBLE_EQ(pace_of({&d, 1}, only(0), s).beside_exchanges(), 132.0 / 112);
+  d.overlap_compute = 1.5;  // what all collectives take is more
+  EXPECT_DOUBLE_EQ(pace_of({&d, 1}, only(0), s).beside_exchanges(), 1.5);
+  d.units = 8;  // one is left
+  EXPECT_DOUBLE_EQ(pace_of({&d, 1}, only(0), s).beside_exchanges(), 8.0);
 }
 
 TEST(Engine, AProgramThatCannotFinishNamesItsHeads) {
@@ -245,7 +275,7 @@ Program pipelined(std::int64_t p, std::int64_t m, Schedule s) {
   plan.pp = p;
   plan.micro_batches = m;
   plan.schedule = s;
-  plan.vpp = s == Schedule::kInterleaved ? 2 : 1;
+  plan.vpp = s == Schedule::kInterleaved || chunk_placement(plan) == ChunkPlacement::kThereAndBack ? 2 : 1;
   Model model = preset_model("tiny-gpt");
   model.layers = 8;
   return program::compile(model, plan, {.global_batch = m, .sequence = 64}, Stack{});
@@ -265,8 +295,8 @@ Durations constant(const Program& p, std::int64_t each, std::int64_t scale = 1) 
 }
 
 TEST(Engine, TheStepIsAtLeastAnyStagesWorkAndItsPartsAddUp) {
-  for (const Schedule s :
-       {Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1}) {
+  for (const Schedule s : {Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1,
+                           Schedule::kZeroBubbleV, Schedule::kDualPipeV}) {
     const Program p = pipelined(4, 8, s);
     const SimulationResult r = run(p, constant(p, 1000), {});
     for (const PlaceReport& c : r.places) {
@@ -274,6 +304,15 @@ TEST(Engine, TheStepIsAtLeastAnyStagesWorkAndItsPartsAddUp) {
       for (const Time t : c.exposed) sum += t;
       EXPECT_EQ(sum, r.step) << name_of(s);
       for (const Time t : c.busy) EXPECT_LE(t, r.step);
+      Time work = c.idle;
+      for (const Time t : c.work) work += t;
+      EXPECT_EQ(work, r.step) << name_of(s);
+      const auto has = [&](StageWork w) { return c.work[static_cast<std::size_t>(w)] > Time{0}; };
+      EXPECT_TRUE(has(StageWork::kForward) && has(StageWork::kOptimizer) && c.idle > Time{0});
+      EXPECT_EQ(has(StageWork::kBackward), program::backwards_of(s) != program::Backwards::kSplit);
+      EXPECT_EQ(has(StageWork::kBackwardInput), program::splits_backward(s));
+      EXPECT_EQ(has(StageWork::kBackwardWeight), program::splits_backward(s));
+      EXPECT_FALSE(has(StageWork::kSideBySide));
     }
     EXPECT_EQ(r.ops, p.ops_per_step());
   }

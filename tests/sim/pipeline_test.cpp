@@ -29,16 +29,17 @@ class Cases {
   // `reductions`: the flow of transfers shares links with reductions of gradients.
   Case next(Schedule schedule, bool uneven, double transfer, bool reductions) {
     Case c;
-    const bool interleaved = schedule == Schedule::kInterleaved, v_shape = schedule == Schedule::kZeroBubbleV;
+    const bool interleaved = schedule == Schedule::kInterleaved, dual = schedule == Schedule::kDualPipeV,
+               v_shape = dual || schedule == Schedule::kZeroBubbleV;
     const std::int64_t p = interleaved || v_shape ? between(2, 16) : between(1, 16);
     const std::int64_t v = interleaved ? between(2, 6) : v_shape ? 2 : 1;
-    const std::int64_t m = interleaved ? p * between(1, 10) : between(1, 8 * p);
+    const std::int64_t m = interleaved ? p * between(1, 10) : between(dual ? 2 * p : 1, 8 * p);
     c.shape = {schedule, p, v, m};
     const std::int64_t layers = between(1, 6), more = uneven ? between(0, p - 1) : 0;
     forward_ = 1e6 * real(0.3, 3);
     interleaved_ = interleaved;
     const double embedding = real(0, 0.5), head = real(0, 2);
-    const bool split = program::splits_backward(schedule);
+    const program::Backwards split = program::backwards_of(schedule);
     c.costs = {chunk(static_cast<double>(layers + (more > 0)), embedding, split),
                chunk(static_cast<double>(layers + 1), 0, split), chunk(static_cast<double>(layers), 0, split),
                chunk(static_cast<double>(layers), head, split)};
@@ -86,21 +87,28 @@ class Cases {
   }
 
   // `extra`: work of an end of the model, in layers.
-  ChunkCost chunk(double layers, double extra, bool split) const {
+  ChunkCost chunk(double layers, double extra, program::Backwards backwards) const {
+    const bool whole = backwards != program::Backwards::kSplit,
+               split = backwards != program::Backwards::kWhole;
     ChunkCost c{};
     const double unit = forward_ * (layers + extra);
     c[kChunkForward].time = static_cast<std::int64_t>(unit);
-    c[kChunkBackward].time = static_cast<std::int64_t>(unit * (split ? 1.1 : 2.0));
+    c[kChunkBackward].time = whole ? static_cast<std::int64_t>(unit * 2.0) : 0;
+    c[kChunkBackwardInput].time = split ? static_cast<std::int64_t>(unit * 1.1) : 0;
     c[kChunkWeight].time = split ? static_cast<std::int64_t>(unit * 0.9) : 0;
     for (WorkCost& w : c) w.latency = w.row = w.time;
     if (interleaved_) c[kChunkBackward].row += static_cast<std::int64_t>(unit * 0.2);
     const auto kept = static_cast<std::int64_t>(1000 * (layers + 0.2 * extra));
     c[kChunkForward].net = kept;
     c[kChunkForward].peak = kept + 300 + static_cast<std::int64_t>(500 * extra);
-    c[kChunkBackward].net = split ? -kept / 3 : -kept;
-    c[kChunkBackward].peak = 400 + static_cast<std::int64_t>(700 * extra);
+    if (whole) {
+      c[kChunkBackward].net = -kept;
+      c[kChunkBackward].peak = 400 + static_cast<std::int64_t>(700 * extra);
+    }
     if (split) {
-      c[kChunkWeight].net = -kept - c[kChunkBackward].net;
+      c[kChunkBackwardInput].net = -kept / 3;
+      c[kChunkBackwardInput].peak = 400 + static_cast<std::int64_t>(700 * extra);
+      c[kChunkWeight].net = -kept - c[kChunkBackwardInput].net;
       c[kChunkWeight].peak = 200;
     }
     return c;
@@ -201,6 +209,7 @@ TEST(Pipeline, ZeroBubbleIsNear) {
   EXPECT_LT(compare(Schedule::kZeroBubbleH1, false, 0.5).at_95, 0.001);
   EXPECT_LT(compare(Schedule::kZeroBubbleH1, true, 0.5).at_95, 0.01);
   EXPECT_LT(compare(Schedule::kZeroBubbleV, false, 0.5).at_95, 0.02);
+  EXPECT_LT(compare(Schedule::kDualPipeV, false, 0.5).at_95, 0.02);
 }
 
 TEST(Pipeline, InterleavedIsNearlyExactForEvenChunksAndFastLinks) {
@@ -224,19 +233,22 @@ TEST(Pipeline, TransfersOfOneForwardOneBackwardAreExposed) {
   EXPECT_EQ(pipeline.run({Schedule::k1F1B, p, 1, m}, costs).end, 73800);
 }
 
-// By the recurrence.
+// By the recurrence: b of a whole backward, or of a split one's first part, whose second takes w.
 std::int64_t length(Schedule s, std::int64_t p, std::int64_t v, std::int64_t m, std::int64_t f,
-                    std::int64_t b, std::int64_t w) {
+                    std::int64_t b, std::int64_t w, bool in_pairs = false) {
   ChunkCost cost{};
   cost[kChunkForward].time = f;
-  cost[kChunkBackward].time = b;
+  cost[kChunkBackward].time = b + w;
+  cost[kChunkBackwardInput].time = b;
   cost[kChunkWeight].time = w;
   for (WorkCost& c : cost) c.latency = c.time;
   PipelineCosts costs;
   costs.runs = {{0, p}};
   costs.chunks.assign(static_cast<std::size_t>(v), &cost);
+  const PairCost saves_nothing;
+  if (in_pairs) costs.pairs.assign(static_cast<std::size_t>(v), &saves_nothing);
   PipelineTimes times;
-  PipelineWalk().run({s, p, v, m}, costs, times);
+  PipelineWalk().run({s, p, v, m, in_pairs}, costs, times);
   return times.end;
 }
 
@@ -256,6 +268,12 @@ TEST(Pipeline, BubblesAreTheClosedForms) {
           << "p " << p << " m " << m;
       const std::int64_t v_shape = length(Schedule::kZeroBubbleV, p, 2, m, f, f, f);
       EXPECT_LE(v_shape, m * 6 * f + (p - 1) * 2 * f) << "p " << p << " m " << m;
+      if (m < 2 * p) continue;
+      // In pairs T_FB = 3f: (p-1)(3f + f - 2f). Where nobody waits for the other of a pair, half of that.
+      EXPECT_EQ(length(Schedule::kDualPipeV, p, 2, m, f, f, f, true), m * 6 * f + (p - 1) * 2 * f)
+          << "p " << p << " m " << m;
+      EXPECT_EQ(length(Schedule::kDualPipeV, p, 2, m, f, f, f), m * 6 * f + (p - 1) * f)
+          << "p " << p << " m " << m;
     }
   }
 }

@@ -76,13 +76,14 @@ Case random_case(std::mt19937_64& random) {
   p.pp = one_of<std::int64_t>(random, {1, 2, 4});
   p.dp = one_of<std::int64_t>(random, {1, 2, 4, 8});
   p.sequence_parallel = p.tp > 1 && random() % 2 == 0;
-  p.schedule = p.pp == 1 ? Schedule::k1F1B
-                         : one_of(random, {Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved,
-                                           Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV});
-  if (p.schedule == Schedule::kInterleaved || p.schedule == Schedule::kZeroBubbleV) p.vpp = 2;
+  p.schedule = p.pp == 1
+                   ? Schedule::k1F1B
+                   : one_of(random, {Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved,
+                                     Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV, Schedule::kDualPipeV});
+  if (p.schedule == Schedule::kInterleaved || chunk_placement(p) == ChunkPlacement::kThereAndBack) p.vpp = 2;
   p.zero = p.dp > 1 ? pick(random, 0, program::splits_backward(p.schedule) ? 1 : 3) : 0;
   if (p.zero > 0 && p.dp > 2 && random() % 2 == 0) p.shard_group = 2;
-  p.micro_batches = p.pp * pick(random, 1, 2);
+  p.micro_batches = p.pp * pick(random, p.schedule == Schedule::kDualPipeV ? 2 : 1, 2);
   p.rank_order =
       one_of(random, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp, RankOrder::kPpTpDp});
   c.training = {.global_batch = p.global_batch(), .sequence = 128};
