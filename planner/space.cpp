@@ -167,10 +167,9 @@ Space::Space(const Problem& problem)
   all.loss_chunks = listed_or(s.loss_chunks, {1});
   all.reshard_after_forward = listed_or(s.reshard_after_forward, {true});
   all.shard_group = listed_or(s.shard_group, {0, problem.cluster.devices_per_node});
-  std::vector<Schedule> schedules{Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
-                                  Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV};
-  if (experts_ > 0) schedules.push_back(Schedule::kDualPipeV);  // made to hide their exchanges
-  all.schedule = listed_or(s.schedule, std::move(schedules));
+  all.schedule =
+      listed_or(s.schedule, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
+                             Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV, Schedule::kDualPipeV});
   all.recompute = listed_or(s.recompute, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
   all.recompute_layers = listed_or(s.recompute_layers, {1, 2, 4});
   all.sequence_parallel = listed_or(s.sequence_parallel, {false, true});
