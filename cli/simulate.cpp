@@ -100,9 +100,8 @@ std::vector<sim::PlaceReport> shown(const std::vector<sim::PlaceReport>& places)
 
 // The step of each stage by the pieces of work of its schedule, of the kinds that it has.
 void print_work(const std::vector<sim::PlaceReport>& places) {
-  constexpr std::array kTitles{
-      "forward", "backward", "input grad", "weight grad", "side by side", "optimizer",
-  };
+  constexpr std::array kTitles{"forward",     "backward",     "input grad",
+                               "weight grad", "side by side", "optimizer"};
   static_assert(kTitles.size() == sim::kStageWorks);
   std::vector<std::size_t> kinds;
   for (std::size_t w = 0; w < kTitles.size(); ++w) {

@@ -320,8 +320,7 @@ std::string overlap_problem(const Plan& p) {
   if (!pairs_up(p.schedule) || (p.pp > 1 && p.schedule == Schedule::k1F1B)) {
     return fmt::format(
         "forwards and backwards of {} on {} stages do not run side by side; those of 1f1b on one stage do, "
-        "and "
-        "those of interleaved and dualpipe-v",
+        "and those of interleaved and dualpipe-v",
         name_of(p.schedule), p.pp);
   }
   if (p.zero >= 2)
