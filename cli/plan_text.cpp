@@ -103,6 +103,7 @@ void print_breakdown(const Predicted& p) {
   parts.emplace_back("host", b.host_s);
   if (p.loading) parts.emplace_back("loading", b.loading_s);
   if (p.islands) parts.emplace_back("islands", b.islands_s);
+  if (p.documents) parts.emplace_back("documents", b.documents_s);
   fmt::print("\nstep of the busiest stage\n");
   for (const auto& [name, value] : parts) {
     const double share = value / p.step_time_s;

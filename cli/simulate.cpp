@@ -224,6 +224,7 @@ void execute(App& app, const SimulateAsked& o) {
   fmt::print("how sure: {}: {} to {}\n", words_of(chosen.problem.measured),
              format(from_seconds(p.step_time_low_s)), format(from_seconds(p.step_time_high_s)));
   if (p.imbalance) fmt::print("{}\n", planner::text_of(*p.imbalance));
+  if (p.documents) fmt::print("{}\n", planner::text_of(*p.documents));
   if (p.islands) fmt::print("{}\n", planner::text_of(*p.islands));
   if (p.loading) {
     for (const std::string& line : planner::loading_lines(chosen.problem, chosen.plan, *p.loading))

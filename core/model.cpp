@@ -499,9 +499,12 @@ Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops 
             n * static_cast<double>(l.read_elements(m.hidden));
     });
   }
-  for_each_layer_tokens(m, depth, tokens, [&](const auto& l, std::int64_t n, const LayerTokens& of) {
-    core += static_cast<double>(n) * l.core_flops(of);
-  });
+  for_each_layer_tokens(
+      m, depth, tokens,
+      [&](const auto& l, std::int64_t n, const LayerTokens& of) {
+        core += static_cast<double>(n) * l.core_flops(of);
+      },
+      t.within_documents(0));
   double products = m.classes() == nullptr ? 0 : 2.0 * h * static_cast<double>(m.classes()->classes);
   for (const Input& input : m.inputs) {
     if (const auto* image = std::get_if<PatchInput>(&input.is))

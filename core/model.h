@@ -224,14 +224,15 @@ std::vector<std::int64_t> tower_tokens(const Model& m, const Training& t);
 std::int64_t loss_rows(const Model& m, const Training& t);
 // The tower that the output reads: the last block's.
 TowerIndex output_tower(const Depth& depth);
-// Calls use(layer, times, tokens of a sample) for each layer of each kind of block.
+// Calls use(layer, times, tokens of a sample) for each layer of each kind of block. `within` as of
+// LayerTokens.
 template <class Use>
 void for_each_layer_tokens(const Model& m, const Depth& depth, const std::vector<std::int64_t>& tokens,
-                           Use use) {
+                           Use use, double within = 1) {
   const std::vector<std::int64_t> times = depth.counts();
   for (std::size_t k = 0; k < times.size(); ++k) {
     depth.kinds[k].for_each_layer([&]<class T>(const T& layer) {
-      LayerTokens of{.own = tokens[static_cast<std::size_t>(depth.towers[k].own)]};
+      LayerTokens of{.own = tokens[static_cast<std::size_t>(depth.towers[k].own)], .within = within};
       if constexpr (ReadsTower<T>) of.read = tokens[static_cast<std::size_t>(m.tower(layer.reads))];
       use(layer, times[k], of);
     });
@@ -240,6 +241,7 @@ void for_each_layer_tokens(const Model& m, const Depth& depth, const std::vector
 
 // Model FLOPs of one sample, forward and backward, no recomputation:
 // 3 * 2 * s * (matrix parameters of blocks + h V) + 3 * L * 4 s^2 a d_h (halved when causal).
+// Where sequences are packed from documents, s^2 counts the pairs of tokens of one document alone.
 // A module of multi-token prediction is another block, another head and 2 h^2 for what it begins with.
 // Where adapters are trained, frozen products have no weight gradients: 2 * 2 in place of 3 * 2 FLOPs, and
 // those of adapters beside them 3 * 2.

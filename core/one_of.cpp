@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/one_of.h"
 
+#include "core/documents.h"
 #include "core/expert_load.h"
 #include "core/inputs.h"
 #include "core/output.h"
@@ -19,6 +20,10 @@ bool read(const Json& json, const Cursor& at, const char* what, Holder& out) {
 
 bool read_custom(const Json& json, const Cursor& at, ExpertLoad& out) {
   return read(json, at, "a load of experts", out);
+}
+
+bool read_custom(const Json& json, const Cursor& at, Documents& out) {
+  return read(json, at, "documents", out);
 }
 
 bool read_custom(const Json& json, const Cursor& at, Input& out) {

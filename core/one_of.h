@@ -51,7 +51,8 @@ Holder read_one_of(const Json& json, const Cursor& at, const char* what, Standar
     names.emplace_back(T::kName);
     if (name != T::kName) return;
     T value = standard(type);
-    if (listed) read_fields_into(json.front(), at.child(name), value);
+    // A name alone has no fields: it fails where one is required.
+    read_fields_into(listed ? json.front() : Json::object(), at.child(name), value);
     out = Holder{value};
   });
   if (!out) {

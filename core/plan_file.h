@@ -54,6 +54,7 @@ struct Breakdown {
   double host_s = 0;
   double loading_s = 0;
   double islands_s = 0;
+  double documents_s = 0;
 };
 
 // What islands' exchange does to the step (core/outer.h).
@@ -73,6 +74,14 @@ struct Imbalance {
   double room = 1;     // that the plan has
 };
 
+// What documents of unequal length do to a step (Training::documents; sim/document_loads.h).
+struct DocumentWait {
+  double within = 1;                         // of the pairs of tokens of a sequence, those of one document
+  double wait_s = 0;                         // that the step takes longer in the mean
+  double even_s = 0;                         // the step, were all sequences mean ones
+  double mean_s = 0, low_s = 0, high_s = 0;  // of steps whose documents were drawn; 80 % lie between
+};
+
 struct Predicted {
   double step_time_s = 0;
   double step_time_low_s = 0, step_time_high_s = 0;  // 80 % of measured runs would lie between
@@ -86,6 +95,7 @@ struct Predicted {
   double cost_usd = 0;  // of the run; zero when days or the price is unknown
   double cost_per_step_usd = 0;
   std::optional<Imbalance> imbalance;     // where experts lie over ranks and tokens fall on them unevenly
+  std::optional<DocumentWait> documents;  // where sequences are packed from documents
   std::optional<IslandExchange> islands;  // where the plan has several
   std::optional<LoadedStep> loading;      // where the scenario says how samples come
 };
@@ -131,6 +141,7 @@ void describe(V& v, Breakdown& b) {
   v(Field{.name = "loading_s", .help = "seconds the step waited for its samples"}, b.loading_s);
   v(Field{.name = "islands_s", .help = "seconds of exchanges between islands, of a step in the mean"},
     b.islands_s);
+  v(Field{.name = "documents_s", .help = "seconds that documents of unequal length add"}, b.documents_s);
 }
 template <class V>
 void describe(V& v, IslandExchange& i) {
@@ -150,6 +161,19 @@ void describe(V& v, Imbalance& i) {
     i.load);
   v(Field{.name = "fullest", .help = "the same of the fullest layer of all draws"}, i.fullest);
   v(Field{.name = "room", .help = "that the plan has (expert_room)"}, i.room);
+}
+template <class V>
+void describe(V& v, DocumentWait& d) {
+  v(Field{.name = "within",
+          .help = "of the pairs of tokens that a sequence has, those of one document, in the mean",
+          .min = 0,
+          .max = 1},
+    d.within);
+  v(Field{.name = "wait_s", .help = "seconds that the step takes longer in the mean"}, d.wait_s);
+  v(Field{.name = "even_s", .help = "seconds of the step, were all sequences mean ones"}, d.even_s);
+  v(Field{.name = "mean_s", .help = "seconds, of steps whose documents were drawn; 0: none were"}, d.mean_s);
+  v(Field{.name = "low_s", .help = "seconds: 80 % of these steps take longer than this and"}, d.low_s);
+  v(Field{.name = "high_s", .help = "no longer than this"}, d.high_s);
 }
 template <class V>
 void describe(V& v, Predicted& p) {
@@ -172,6 +196,7 @@ void describe(V& v, Predicted& p) {
   v(Field{.name = "cost_usd", .help = "of the whole run"}, p.cost_usd);
   v(Field{.name = "cost_per_step_usd", .help = "of one step"}, p.cost_per_step_usd);
   v(Field{.name = "imbalance", .help = "what tokens do that fall unevenly on experts"}, p.imbalance);
+  v(Field{.name = "documents", .help = "what documents of unequal length do to the step"}, p.documents);
   v(Field{.name = "islands", .help = "what exchanges between islands do to the step"}, p.islands);
   v(Field{.name = "loading", .help = "what loading its samples does to the step"}, p.loading);
 }

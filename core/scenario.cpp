@@ -390,6 +390,23 @@ void check_recorded(const RecordedLoad& load, const std::vector<ExpertsAt>& expe
 
 }  // namespace
 
+void check_documents(const Model& model, const Documents& documents, const Cursor& at) {
+  if (!model.has_tokens() || model.all_inputs().size() > 1 || model.has_pair())
+    at.fail("documents are of models that read one sequence of tokens", "allowed: no such field");
+  bool attends = false;
+  depth_of(model).for_each_layer([&]<class T>(const T& layer, std::int64_t) {
+    if constexpr (std::is_same_v<T, AttentionLayer>) {
+      if (!layer.causal)
+        at.fail("tokens of the model see those behind them too", "allowed: no such field, or causal layers");
+    }
+    attends |= layer.score_rows() > 0;
+  });
+  if (!attends) at.fail("the model has no attention", "allowed: no such field");
+  const auto* recorded = std::get_if<RecordedLengths>(&documents.is);
+  if (recorded != nullptr && recorded->tokens.empty())
+    at.child(RecordedLengths::kName).child("tokens").fail("holds no length", "allowed: at least one");
+}
+
 void check_expert_load(const Model& model, const ExpertLoad& load, const Cursor& at) {
   const std::vector<ExpertsAt> experts = experts_of(model);
   if (experts.empty()) at.fail("the model has no experts", "allowed: no such field");
@@ -492,6 +509,8 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
     at.child("search").child("offload").fail(wrong,
                                              "allowed: no such field, or a cluster whose \"host\" has it");
   check_experts(scenario, at);
+  if (scenario.training.documents)
+    check_documents(scenario.model, *scenario.training.documents, at.child("training").child("documents"));
   check_mtp(scenario, at);
   if (scenario.training.adapter)
     check_adapter(scenario.model, *scenario.training.adapter, at.child("training").child("adapter"));

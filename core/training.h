@@ -27,6 +27,7 @@
 #include <utility>
 
 #include "core/adapter.h"
+#include "core/documents.h"
 #include "core/dtype.h"
 #include "core/expert_load.h"
 #include "core/fields.h"
@@ -167,12 +168,19 @@ struct Training {
   double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
   Optimizer optimizer;
   std::optional<ExpertLoad> expert_load;
+  std::optional<Documents> documents;   // that sequences are packed from
   std::optional<OuterOptimizer> outer;  // of plans with islands
   std::optional<Adapter> adapter;       // that alone are trained; nothing: all parameters are
   // There in place of a training step is a pass of serving (core/serving.h): `sequence` tokens of each
   // sequence go forward, and the successor of the last one is chosen. No field of files.
   std::optional<KvCache> cache;
 
+  // Whether sequences are packed from documents; and of the pairs of tokens that causal attention with that
+  // window (0: none) sees, those of one document.
+  bool packs() const { return documents && !serves(); }
+  double within_documents(std::int64_t window) const {
+    return packs() ? DocumentLengths(*documents).share_seen(sequence, window) : 1;
+  }
   bool serves() const { return cache.has_value(); }
   // Whether an update needs norms of single tensors.
   bool scales_tensors() const { return lamb || lars; }
@@ -270,6 +278,10 @@ void describe(V& v, Training& t) {
   v(Field{.name = "expert_load",
           .help = "how tokens fall on experts: dirichlet, hot or recorded; absent means evenly"},
     t.expert_load);
+  v(Field{.name = "documents",
+          .help = "lengths of the documents that sequences are packed from, outside of which a token sees "
+                  "nothing: fixed, lognormal or recorded; absent means that it sees its whole sequence"},
+    t.documents);
   v(Field{.name = "adapter",
           .help = "low-rank adapters (LoRA): they alone are trained; absent means all parameters"},
     t.adapter);

@@ -332,12 +332,18 @@ void run(const ops::LatentPack& op, const OpArguments& a) {
 void run(const ops::LatentPackGrad& op, const OpArguments& a) {
   ref::latent_pack_grad(latent_shape(op), a.in[0], a.out[0], a.out[1], a.out[2]);
 }
+// Of sequences that are packed from documents, the operand that says where these begin.
+template <class Shape>
+const std::int32_t* documents(const Shape& op, const OpArguments& a, std::size_t operand) {
+  return op.of_documents() ? ids(a.in[operand]) : nullptr;
+}
 void run(const ops::Attention& op, const OpArguments& a) {
-  kernels::attention(attention_shape(op, a.at.tp, a.dropout), a.in[0], a.out[0], a.out[1], mask(a.out[2]));
+  kernels::attention(attention_shape(op, a.at.tp, a.dropout, documents(op, a, 1)), a.in[0], a.out[0],
+                     a.out[1], mask(a.out[2]));
 }
 void run(const ops::AttentionGrad& op, const OpArguments& a) {
-  kernels::attention_grad(attention_shape(op, a.at.tp, a.dropout), a.in[0], a.in[1], a.in[2], mask(a.in[4]),
-                          a.in[3], a.out[0]);
+  kernels::attention_grad(attention_shape(op, a.at.tp, a.dropout, documents(op, a, op.drops() ? 5 : 4)),
+                          a.in[0], a.in[1], a.in[2], mask(op.drops() ? a.in[4] : nullptr), a.in[3], a.out[0]);
 }
 void run(const ops::CrossAttention& op, const OpArguments& a) {
   kernels::attention(attention_shape(op, a.at.tp, a.dropout), {a.in[0], a.in[1]}, a.out[0], a.out[1],
@@ -382,12 +388,12 @@ void run(const ops::HeadsUnpackGrad& op, const OpArguments& a) {
   kernels::heads_unpack_grad(heads_shape(op), a.in[0], a.out[0]);
 }
 void run(const ops::ContextAttention& op, const OpArguments& a) {
-  kernels::context_attention(context_shape(op, a.at, a.dropout), a.in[0], a.in[1], a.in[2], a.out[0],
-                             a.out[1]);
+  kernels::context_attention(context_shape(op, a.at, a.dropout, documents(op, a, op.first() ? 2 : 4)),
+                             a.in[0], a.in[1], op.first() ? nullptr : a.in[2], a.out[0], a.out[1]);
 }
 void run(const ops::ContextAttentionGrad& op, const OpArguments& a) {
-  kernels::context_attention_grad(context_shape(op, a.at, a.dropout), a.in[0], a.in[1], a.in[2], a.in[3],
-                                  a.in[4], a.out[0], a.out[1]);
+  kernels::context_attention_grad(context_shape(op, a.at, a.dropout, documents(op, a, 5)), a.in[0], a.in[1],
+                                  a.in[2], a.in[3], a.in[4], a.out[0], a.out[1]);
 }
 void run(const ops::Activation& op, const OpArguments& a) {
   kernels::pointwise().activation(op.rows, op.width, act_of(op.type), a.in[0], a.out[0]);

@@ -221,6 +221,8 @@ Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape, cons
     const auto all = [&](std::int64_t of_sample) {
       return static_cast<std::size_t>(shape.count() * of_sample);
     };
+    if (shape.documents) slot.batch.documents.resize(all(shape.length()));
+    if (shape.documents_alone) continue;
     for (const std::int64_t n : shape.inputs) {
       slot.batch.inputs.emplace_back();
       if (shape.of == Shape::Of::kImages)
@@ -258,6 +260,13 @@ void Loader::fill(std::int64_t number, Desk& desk, Batch& batch) {
                                 (m * shape_.replicas + shape_.replica) * shape_.micro_batch + within;
     const std::int64_t epoch = sample / n;
     const std::int64_t at = shuffled(seed_ + static_cast<std::uint64_t>(epoch), sample % n, n);
+    if (shape_.documents) {
+      const auto length = static_cast<std::size_t>(shape_.length());
+      shape_.documents->draw(
+          seed_, static_cast<std::uint64_t>(at),
+          std::span(batch.documents).subspan(static_cast<std::size_t>(i) * length, length));
+    }
+    if (shape_.documents_alone) continue;
     if (options_.storage) wait_as_emulated(at, epoch == 0, desk);
     if (shape_.of == Shape::Of::kIds) {
       desk.ids.clear();

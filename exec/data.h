@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/documents.h"
 #include "core/error.h"
 #include "core/model.h"
 
@@ -99,7 +100,9 @@ class Loader {
     std::vector<std::int64_t> inputs;
     // Or inputs are no tokens, but an image of so many values, or so many ids; the target is its label.
     enum class Of : std::uint8_t { kTokens, kImages, kIds } of = Of::kTokens;
-    std::int64_t further = 0;  // targets of a sequence beyond those of its tokens
+    std::int64_t further = 0;                    // targets of a sequence beyond those of its tokens
+    std::optional<DocumentLengths> documents{};  // that sequences are packed from
+    bool documents_alone = false;                // nothing is read, and batches have these alone
     std::int64_t targets() const { return of == Of::kTokens ? inputs.back() + further : 1; }
     std::int64_t length() const { return std::accumulate(inputs.begin(), inputs.end(), std::int64_t{0}); }
     std::int64_t count() const { return micro_batch * micro_batches; }
@@ -114,6 +117,9 @@ class Loader {
     };
     std::vector<Input> inputs;          // each [micro-batches, micro-batch, of a sample]
     std::vector<std::int32_t> targets;  // [micro-batches, micro-batch, Shape::targets()]
+    // Where there are some, [micro-batches, micro-batch, Shape::length()]: of each token the first one of its
+    // document. Which these are is a function of the seed and the sample.
+    std::vector<std::int32_t> documents;
   };
   // The batch of a step, until the next call; asking for the first one, or for one out of order, starts the
   // preparation of those that follow it. Rethrows what reading threw.

@@ -27,12 +27,13 @@ class Passes {
   std::vector<std::int32_t> run(std::span<const std::int32_t> tokens, std::int64_t cached) {
     const program::RankClass& rank = place_.rank_class;
     for (const program::Feed& f : rank.feeds) {
-      if (f.input >= 0) executor_.write(place_.offset({f.buffer}, 0), std::as_bytes(tokens));
+      if (f.of == program::Feed::Of::kInput)
+        executor_.write(place_.offset({f.buffer}, 0), std::as_bytes(tokens));
     }
     executor_.run({.number = cached, .what = PassOf::kForward, .cached = cached});
     std::vector<std::int32_t> chosen(static_cast<std::size_t>(place_.program.plan.micro_batch));
     for (const program::Feed& f : rank.feeds) {
-      if (f.input < 0)
+      if (f.of == program::Feed::Of::kTargets)
         executor_.read(place_.offset({f.buffer}, 0), std::as_writable_bytes(std::span(chosen)));
     }
     return chosen;

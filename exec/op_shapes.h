@@ -87,9 +87,11 @@ inline std::int64_t rotary_bytes(const std::vector<RotaryTables>& tables) {
   for (const RotaryTables& t : tables) bytes += t.bytes();
   return bytes;
 }
+// `document`: the operand `first`, where there is one.
 inline kernels::reference::AttentionShape attention_shape(const program::ops::AttentionShape& op,
                                                           std::int64_t tp_rank,
-                                                          const kernels::Dropout& dropout) {
+                                                          const kernels::Dropout& dropout,
+                                                          const std::int32_t* document = nullptr) {
   return {.batch = op.batch,
           .seq = op.sequence,
           .heads = op.heads,
@@ -102,13 +104,15 @@ inline kernels::reference::AttentionShape attention_shape(const program::ops::At
           .sees_all = op.sees_all,
           .cap = static_cast<float>(op.soft_cap),
           .explicit_scale = static_cast<float>(op.scale),
-          .value = op.value};
+          .value = op.value,
+          .packed = op.of_documents(),
+          .document = document};
 }
 inline kernels::HeadsShape heads_shape(const program::ops::HeadsShape& op) {
   return {op.tokens, op.heads, op.kv_heads, op.head, op.value, op.parts};
 }
 inline kernels::ContextShape context_shape(const program::ops::ContextShape& op, const Coordinates& at,
-                                           const kernels::Dropout& dropout) {
+                                           const kernels::Dropout& dropout, const std::int32_t* document) {
   return {.batch = op.batch,
           .tokens = op.tokens,
           .heads = op.heads,
@@ -126,7 +130,9 @@ inline kernels::ContextShape context_shape(const program::ops::ContextShape& op,
           .explicit_scale = static_cast<float>(op.scale),
           .first_head = (at.tp * op.ulysses + at.ulysses) * op.heads,
           .dropout = dropout,
-          .more = !op.first()};
+          .more = !op.first(),
+          .packed = op.of_documents(),
+          .document = document};
 }
 inline kernels::reference::PositionsShape positions_shape(const program::ops::PositionsShape& op,
                                                           const Coordinates& at, std::int64_t cached = 0) {

@@ -33,8 +33,12 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
     const Plan& p = program.plan;
     Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.replica, p.replicas(), {}};
     shape.further = program.model.mtp_layers;
+    if (program.training.packs()) shape.documents.emplace(*program.training.documents);
+    shape.documents_alone = std::all_of(class_.feeds.begin(), class_.feeds.end(), [](const program::Feed& f) {
+      return f.of == program::Feed::Of::kDocuments;
+    });
     for (const program::Feed& f : program::feeds_of(program.model, program.training)) {
-      if (f.input < 0) continue;
+      if (f.of != program::Feed::Of::kInput) continue;
       shape.inputs.push_back(f.elements);
       if (f.type != DType::kInt32) shape.of = Loader::Shape::Of::kImages;
     }
@@ -149,21 +153,35 @@ void Rank::load(Loader* loader, std::int64_t number) {
     see(input.tokens);
     see(input.values);
   }
+  see(batch.documents);
   for (const program::Feed& f : class_.feeds) {
     if (f.type != DType::kInt32) {
-      load_values(f, batch.inputs[static_cast<std::size_t>(f.input)].values);
+      load_values(f, batch.inputs[static_cast<std::size_t>(f.number)].values);
       continue;
     }
-    const std::span<const std::int32_t> from =
-        f.input < 0 ? batch.targets : batch.inputs[static_cast<std::size_t>(f.input)].tokens;
+    std::span<const std::int32_t> from;
     const std::int64_t tokens = f.local_elements(program_.plan);
-    const std::int64_t stride = f.elements + (f.input < 0 ? program_.model.mtp_layers : 0);
-    const kernels::TokenShare share = place_.at.token_share(tokens);
+    std::int64_t stride = f.elements, further = 0;
+    kernels::TokenShare share = place_.at.token_share(tokens);
+    switch (f.of) {
+      case program::Feed::Of::kInput:
+        from = batch.inputs[static_cast<std::size_t>(f.number)].tokens;
+        break;
+      case program::Feed::Of::kTargets:
+        from = batch.targets;
+        stride += program_.model.mtp_layers;
+        further = f.number;
+        break;
+      case program::Feed::Of::kDocuments:
+        from = batch.documents;
+        share = {};
+        break;
+    }
     for (std::int64_t m = 0; m < program_.plan.micro_batches; ++m) {
       own_tokens_.clear();
       for (std::int64_t s = 0; s < program_.plan.micro_batch; ++s) {
         const std::int32_t* const sample =
-            from.data() + (m * program_.plan.micro_batch + s) * stride + f.further;
+            from.data() + (m * program_.plan.micro_batch + s) * stride + further;
         const auto copy = [&](std::int64_t row, std::int64_t count) {
           own_tokens_.insert(own_tokens_.end(), sample + share.position(row),
                              sample + share.position(row) + count);

@@ -84,6 +84,14 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
   });
   if (alibi)
     return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
+  // Rows of scores stand in a multiprocessor's shared memory (kernels/cuda/plain_attention.cu).
+  constexpr std::int64_t kLongestPacked = 25'000;
+  const std::int64_t keys = t.sequence / (program.plan.rings() ? program.plan.ring() : 1);
+  if (backend == Backend::kCuda && t.packs() && keys > kLongestPacked)
+    return fmt::format(
+        "the CUDA engine keeps attention within documents for {} keys at a time, and these are {} (allowed: "
+        "shorter sequences, or a ring of ranks that share them)",
+        kLongestPacked, keys);
   if (launch == orrery::Launch::kGraph && backend == Backend::kCpu)
     return "the CPU engine has no graphs: a stack with launch \"graph\" runs on GPUs (allowed: eager)";
   constexpr std::int64_t kMostRanks = 256;

@@ -63,6 +63,7 @@ Recipe recipe_of(const program::Program& program, const RunOptions& o, const Dat
   r.optimizer = t.optimizer;
   r.clip = t.clip;
   r.dropout = t.dropout;
+  r.documents = t.documents;
   r.adapter = in_order(t.adapter);
   r.islands = program.plan.islands;
   if (r.islands > 1) r.outer = t.outer;

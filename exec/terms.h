@@ -29,6 +29,7 @@ struct Recipe {
   std::string update;  // adam, lamb, sgd, lars or muon
   Optimizer optimizer;
   double clip = 1, dropout = 0;
+  std::optional<Documents> documents;
   std::optional<Muon> muon;
   std::optional<Adapter> adapter;
   std::int64_t islands = 1;
@@ -76,6 +77,7 @@ void describe(V& v, Recipe& r) {
   v(Field{.name = "optimizer", .help = "constants"}, r.optimizer);
   v(Field{.name = "clip", .help = "largest gradient norm", .min = 0, .max = 1e30}, r.clip);
   v(Field{.name = "dropout", .help = "probability", .min = 0, .max = 1}, r.dropout);
+  v(Field{.name = "documents", .help = "that sequences are packed from"}, r.documents);
   v(Field{.name = "muon", .help = "its constants"}, r.muon);
   v(Field{.name = "adapter", .help = "that alone is trained"}, r.adapter);
   v(Field{.name = "islands", .help = "that train on their own", .min = 1, .max = limits::kMostIslands},

@@ -5,6 +5,7 @@
 
 #include "program/check.h"
 #include "program/loads.h"
+#include "sim/document_loads.h"
 #include "sim/estimate/estimate.h"
 #include "sim/expert_loads.h"
 #include "sim/loading/loading.h"
@@ -95,9 +96,12 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
   const double total = model_flops_per_sequence(m, t, AttentionFlops::kFull).value;
   double repeated = 0;  // selectively
-  for_each_layer_tokens(m, depth, tokens, [&](const auto& layer, std::int64_t times, const LayerTokens& of) {
-    repeated += static_cast<double>(times) * layer.flops_of(plan.repeated(), of, m.hidden);
-  });
+  for_each_layer_tokens(
+      m, depth, tokens,
+      [&](const auto& layer, std::int64_t times, const LayerTokens& of) {
+        repeated += static_cast<double>(times) * layer.flops_of(plan.repeated(), of, m.hidden);
+      },
+      t.within_documents(0));
   // Of heads, and of what modules of multi-token prediction begin with: neither is repeated.
   const double ends =
       2.0 * static_cast<double>(loss_rows(m, t)) *
@@ -114,6 +118,12 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
 }
 
 namespace {
+
+// Between which 80 % lie.
+std::pair<double, double> middle_of(std::vector<double> steps) {
+  std::sort(steps.begin(), steps.end());
+  return {steps[steps.size() / 10], steps[steps.size() - 1 - steps.size() / 10]};
+}
 
 Imbalance imbalance(const Problem& problem, const Plan& plan, sim::ExpertLoads& loads,
                     const program::Program& evenly, std::int64_t draws,
@@ -132,9 +142,21 @@ Imbalance imbalance(const Problem& problem, const Plan& plan, sim::ExpertLoads& 
     steps.push_back(step_of(drawn));
     out.mean_s += steps.back() / static_cast<double>(draws);
   }
-  std::sort(steps.begin(), steps.end());
-  out.low_s = steps[steps.size() / 10];
-  out.high_s = steps[steps.size() - 1 - steps.size() / 10];
+  std::tie(out.low_s, out.high_s) = middle_of(std::move(steps));
+  return out;
+}
+
+DocumentWait document_wait(const Training& training, const Plan& plan, Time wait, std::int64_t draws,
+                           double even_s, const std::function<double(std::vector<double>)>& step_of) {
+  DocumentWait out{.within = training.within_documents(0), .wait_s = seconds(wait), .even_s = even_s};
+  if (draws == 0) return out;
+  sim::DocumentLoads loads(training);
+  std::vector<double> steps;
+  for (std::int64_t draw = 0; draw < draws; ++draw) {
+    steps.push_back(step_of(loads.drawn(plan, static_cast<std::uint64_t>(draw))));
+    out.mean_s += steps.back() / static_cast<double>(draws);
+  }
+  std::tie(out.low_s, out.high_s) = middle_of(std::move(steps));
   return out;
 }
 
@@ -205,6 +227,19 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     p.imbalance = imbalance(problem, plan, loads, *evenly, options.draws, step_of);
   }
   p.step_time_s = seconds(out.simulation.step);
+  if (s.training.documents) {
+    during("drawing documents");
+    const auto step_of = [&](std::vector<double> loads_of_step) {
+      sim::EngineOptions quiet;
+      quiet.record = false;
+      quiet.scenario = problem.at;
+      quiet.document_loads = std::move(loads_of_step);
+      return seconds(sim::simulate(out.program, layout, quiet).step);
+    };
+    const Time wait = sim::Estimator(problem, topology).estimate(plan).documents;
+    p.documents = document_wait(s.training, plan, wait, options.draws, p.step_time_s, step_of);
+    p.step_time_s += p.documents->wait_s;
+  }
   if (plan.islands > 1) {
     during("exchanging between islands");
     const program::Program round = program::outer_round(out.program);
@@ -214,7 +249,7 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     quiet.record = false;
     quiet.scenario = problem.at;
     const Time exchange = sim::simulate(round, sim::place(topology, round, cost, options.place), quiet).step;
-    p.islands = island_exchange(out.program, out.simulation.step, exchange);
+    p.islands = island_exchange(out.program, from_seconds(p.step_time_s), exchange);
     p.step_time_s += p.islands->exchange_s / static_cast<double>(p.islands->every);
   }
   // Published runs spread in what they compute.
@@ -235,6 +270,7 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   p.fits_probability =
       problem.spread.memory.fits(static_cast<double>(fullest.needed), static_cast<double>(fullest.available));
   p.breakdown = breakdown(out.simulation, out.program.communication);
+  if (p.documents) p.breakdown.documents_s = p.documents->wait_s;
   if (p.islands) p.breakdown.islands_s = p.islands->exchange_s / static_cast<double>(p.islands->every);
   if (p.loading) p.breakdown.loading_s = p.loading->step_s - p.loading->compute_s;
   const std::int64_t paid = options.paid_nodes > 0 ? options.paid_nodes : problem.cluster.nodes;
@@ -257,6 +293,18 @@ std::string text_of(const Imbalance& i) {
       format(from_seconds(i.low_s)), format(from_seconds(i.high_s)));
   if (i.fullest > i.room)
     out += fmt::format("; the plan has room for {:.2f} (expert_room), and its memory is that", i.room);
+  return out;
+}
+
+std::string text_of(const DocumentWait& d) {
+  std::string out = fmt::format(
+      "documents: attention has {:.1f} % of the pairs of tokens that it had without them, and the replica "
+      "with "
+      "the longest paces the step, which takes {} longer than with mean sequences ({:.1f} %)",
+      100 * d.within, format(from_seconds(d.wait_s)), 100 * d.wait_s / d.even_s);
+  if (d.mean_s > 0)
+    out += fmt::format("; of {} draws 80 % take {} to {}", kLoadDraws, format(from_seconds(d.low_s)),
+                       format(from_seconds(d.high_s)));
   return out;
 }
 

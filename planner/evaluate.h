@@ -19,8 +19,9 @@ struct Evaluation {
 };
 
 struct EvaluateOptions {
-  bool record = false;          // keep the timeline
-  std::int64_t draws = 0;       // of loads of experts, for Predicted::imbalance
+  bool record = false;  // keep the timeline
+  // Of loads of experts and of documents, for the intervals of Predicted::imbalance and Predicted::documents.
+  std::int64_t draws = 0;
   std::int64_t paid_nodes = 0;  // nodes that are paid for; 0: all of the cluster, used or not
   sim::PlaceOptions place{.most_places = 8};
   // Told what is being done, and how much of it is.
@@ -31,10 +32,12 @@ struct EvaluateOptions {
 Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
                     const EvaluateOptions& options = {});
 
-// Draws of loads of experts that are enough for an interval.
+// Draws of loads that are enough for an interval.
 inline constexpr std::int64_t kLoadDraws = 20;
 // "the fullest rank of a layer gets 1.34 times the mean .."
 std::string text_of(const Imbalance& i);
+// "documents: attention has 28.5 % of the pairs of tokens that it had without them, .."
+std::string text_of(const DocumentWait& d);
 // "islands exchange every 500 steps: .."
 std::string text_of(const IslandExchange& i);
 

@@ -20,6 +20,7 @@ std::string axis_words(const Breakdown& b, double step) {
   parts.emplace_back("the host, which launches ops and hands work over", b.host_s);
   parts.emplace_back("waiting for samples", b.loading_s);
   parts.emplace_back("exchanges between islands", b.islands_s);
+  parts.emplace_back("waiting for long documents", b.documents_s);
   const auto worst = std::max_element(parts.begin(), parts.end(),
                                       [](const auto& x, const auto& y) { return x.second < y.second; });
   if (worst->second < 0.05 * step) return "compute-bound: nothing else takes 5 % of the step";
@@ -156,6 +157,7 @@ void explain(const Problem& problem, Answer& a) {
   if (problem.scenario.training.noise_scale > 0) a.why.push_back(batch_words(problem.scenario.training));
   if (const std::string idle = idle_words(problem, best); !idle.empty()) a.why.push_back(idle);
   if (best.predicted.imbalance) a.why.push_back(text_of(*best.predicted.imbalance));
+  if (best.predicted.documents) a.why.push_back(text_of(*best.predicted.documents));
   for (const Ranked& other : a.plans) {
     if (other.plan.tp == best.plan.tp && other.plan.pp == best.plan.pp && other.plan.cp == best.plan.cp &&
         other.plan.ep == best.plan.ep && other.plan.recompute == best.plan.recompute &&

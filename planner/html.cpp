@@ -14,7 +14,7 @@ namespace {
 // Colours that colour-blind readers tell apart (Okabe and Ito 2008), then greys.
 constexpr std::array<const char*, kMostBarParts> kColours{
     "#0072b2", "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442",
-    "#7f7f7f", "#b0b0b0", "#505050", "#8c6bb1", "#a6761d", "#1b9e77"};
+    "#7f7f7f", "#b0b0b0", "#505050", "#8c6bb1", "#a6761d", "#1b9e77", "#e7298a"};
 
 constexpr const char* kStyle = R"(
 :root { --back: #ffffff; --text: #1b1f24; --faint: #59636e; --line: #d1d9e0; --panel: #f6f8fa; --mark: #0072b2 }

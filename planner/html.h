@@ -30,7 +30,7 @@ struct Bars {
   double limit = 0;  // a line across all bars; 0: none
   std::string limit_label;
 };
-inline constexpr std::size_t kMostBarParts = 13;  // that have colours of their own
+inline constexpr std::size_t kMostBarParts = 14;  // that have colours of their own
 
 class Page {
  public:

@@ -432,10 +432,11 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
   }
   a.plans = folded(std::move(a.plans));
   if (a.plans.size() > options.top) a.plans.resize(options.top);
-  if (!a.plans.empty() && scenario.training.expert_load) {
+  if (!a.plans.empty() && (scenario.training.expert_load || scenario.training.documents)) {
     Ranked& best = a.plans.front();
-    best.predicted.imbalance =
-        evaluate(problem, topology, best.plan, {.draws = kLoadDraws}).predicted.imbalance;
+    const Predicted drawn = evaluate(problem, topology, best.plan, {.draws = kLoadDraws}).predicted;
+    best.predicted.imbalance = drawn.imbalance;
+    best.predicted.documents = drawn.documents;
   }
   if (!a.search.best.empty()) measure_sensitivity(problem, options.threads, a);
   if (!a.plans.empty())

@@ -31,18 +31,18 @@ std::string tokens_of(double n) {
 }
 
 Bars steps_of(const Answer& a) {
-  static_assert(4 + kWaitedAxes.size() + 3 <= kMostBarParts);
+  static_assert(4 + kWaitedAxes.size() + 4 <= kMostBarParts);
   Bars out;
   out.parts = {"forward", "backward", "recomputation", "optimizer"};
   for (const WaitedAxis& axis : kWaitedAxes) out.parts.emplace_back(axis.words);
-  for (const char* part : {"host", "loading", "islands"}) out.parts.emplace_back(part);
+  for (const char* part : {"host", "loading", "islands", "documents"}) out.parts.emplace_back(part);
   for (const Ranked& r : a.plans) {
     const Breakdown& b = r.predicted.breakdown;
     Bar bar{short_name(r.plan),
             fmt::format("{:.3g} s", r.predicted.step_time_s),
             {b.forward_s, b.backward_s, b.recompute_s, b.optimizer_s}};
     bar.parts.insert(bar.parts.end(), b.exposed_s.begin(), b.exposed_s.end());
-    for (const double part : {b.host_s, b.loading_s, b.islands_s}) bar.parts.push_back(part);
+    for (const double part : {b.host_s, b.loading_s, b.islands_s, b.documents_s}) bar.parts.push_back(part);
     out.bars.push_back(std::move(bar));
   }
   return out;

@@ -60,6 +60,15 @@ ValueId Builder::input(TowerIndex t) {
       Port::Is::kTower, t, tokens_of(t), model.hidden, stream(), training.activation_type());
 }
 
+ValueId Builder::documents() {
+  for (const Port& p : graph_.ports) {
+    if (p.is == Port::Is::kDocuments) return p.value;
+  }
+  Placements whole;
+  whole.along.fill(Placement::kReplicated);
+  return port("documents", Port::Is::kDocuments, 0, all_tokens, 1, whole, DType::kInt32);
+}
+
 // --- parameters ------------------------------------------------------------------------------------
 
 std::int32_t Builder::add(Parameter p) {

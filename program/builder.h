@@ -58,6 +58,7 @@ class Builder {
   ValueId port(std::string name, Port::Is is, std::int32_t number, std::int64_t rows, std::int64_t columns,
                Placements placement, DType type);
   ValueId input(TowerIndex t);                  // what the tower has come to
+  ValueId documents();                          // of all tokens the first one of their document
   std::int64_t tokens_of(TowerIndex t) const {  // of a micro-batch
     return micro_batch * tower_tokens_[static_cast<std::size_t>(t)];
   }

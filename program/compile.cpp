@@ -234,6 +234,8 @@ class ClassCompiler {
         return state_->buffer(Held::kTargets, static_cast<std::size_t>(p.number));
       case Port::Is::kLoss:
         return state_->buffer(Held::kLoss, static_cast<std::size_t>(p.number));
+      case Port::Is::kDocuments:
+        return state_->buffer(Held::kDocuments);
       case Port::Is::kCache:
         break;
     }

@@ -224,7 +224,7 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
     writes.push_back({buffer});
   }
   if (const auto* op = std::get_if<ops::ContextAttention>(&n.op); op != nullptr && op->in_steps())
-    ring_attention(name(b, n.name), *op, reads[0], reads[1], writes[0], writes[1]);
+    ring_attention(name(b, n.name), *op, reads, writes[0], writes[1]);
   else
     add(kind_of(n.op), name(b, n.name), std::move(reads), std::move(writes));
 }

@@ -100,9 +100,9 @@ class Emitter {
   // reads then.
   void repeat_selectively(const Block& b, Tensors& tensors);
   // Attention to keys and values that go around a ring of ranks: the op in as many steps, with what passes
-  // between them. Of the gradient, `reads` as of the op.
-  void ring_attention(const std::string& name, const ops::ContextAttention& op, Ref q, Ref kv, Ref out,
-                      Ref lse);
+  // between them. `reads` as of the op: what its first step reads, and what its gradient does.
+  void ring_attention(const std::string& name, const ops::ContextAttention& op, const std::vector<Ref>& reads,
+                      Ref out, Ref lse);
   void ring_attention_grad(const std::string& name, const ops::ContextAttentionGrad& op,
                            const std::vector<Ref>& reads, Ref dq, Ref dkv);
   // The buffer of a value that was placed in one way, placed in another: the same buffer, or what collectives

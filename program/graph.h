@@ -109,11 +109,11 @@ struct Node {
 };
 
 // A value whose buffer the block is given: what a tower has come to (of that number), what an input of the
-// model is made of (of that number), or what the loss is taken of and added to (0 is the model's, and k that
-// of tokens k further). Where a model is served, the targets are the tokens that it chooses, and layers have
-// a cache each.
+// model is made of (of that number), what the loss is taken of and added to (0 is the model's, and k that
+// of tokens k further), or where documents begin that sequences are packed from. Where a model is served,
+// the targets are the tokens that it chooses, and layers have a cache each.
 struct Port {
-  enum class Is : std::uint8_t { kTower, kInput, kTargets, kLoss, kCache } is = Is::kTower;
+  enum class Is : std::uint8_t { kTower, kInput, kTargets, kLoss, kCache, kDocuments } is = Is::kTower;
   std::int32_t number = 0;
   ValueId value = kNoValue;
 };

@@ -118,6 +118,17 @@ std::int64_t elements_of(const OpKind& kind) {
       kind);
 }
 
+bool is_of_documents(const OpKind& kind) {
+  return std::visit(
+      [](const auto& op) {
+        if constexpr (requires { op.of_documents(); })
+          return op.of_documents() && op.fused();
+        else
+          return false;
+      },
+      kind);
+}
+
 ops::Operands operands_of(const OpKind& kind) {
   return std::visit(
       []<class T>(const T& op) -> ops::Operands {

@@ -74,6 +74,8 @@ inline bool is_communication(const OpKind& kind) {
 }
 
 std::string_view name_of(const OpKind& kind);
+// Whether it is attention within documents (Training::documents) whose time depends on their lengths.
+bool is_of_documents(const OpKind& kind);
 // Of a product's operands; other ops take theirs as stored.
 ops::Gemm::Format format_of(const OpKind& kind);
 double flops_of(const OpKind& kind);
@@ -84,7 +86,7 @@ std::int64_t elements_of(const OpKind& kind);
 ops::Operands operands_of(const OpKind& kind);
 
 // The type and its fields in order, as integers or the bits of floats: ops with equal keys cost the same.
-inline constexpr std::size_t kMostFields = 14;
+inline constexpr std::size_t kMostFields = 15;
 struct OpKey {
   std::size_t type = 0;
   std::array<std::int64_t, kMostFields> fields{};

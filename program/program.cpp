@@ -12,7 +12,8 @@ std::vector<Feed> feeds_of(const Model& model, const Training& training) {
   const std::vector<std::int64_t> tokens = tower_tokens(model, training);
   const std::vector<Input> inputs = model.all_inputs();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    Feed& f = out.emplace_back(Feed{.input = static_cast<std::int32_t>(i), .elements = tokens[i]});
+    Feed& f = out.emplace_back(
+        Feed{.of = Feed::Of::kInput, .number = static_cast<std::int32_t>(i), .elements = tokens[i]});
     if (const auto* bags = std::get_if<BagInput>(&inputs[i].is)) f.elements = bags->tables * bags->ids;
     if (const auto* image = std::get_if<PatchInput>(&inputs[i].is)) {
       f.columns = image->values();
@@ -21,7 +22,8 @@ std::vector<Feed> feeds_of(const Model& model, const Training& training) {
     }
   }
   for (std::int32_t k = 0; k <= model.mtp_layers; ++k)
-    out.push_back({.further = k, .elements = loss_rows(model, training)});
+    out.push_back({.of = Feed::Of::kTargets, .number = k, .elements = loss_rows(model, training)});
+  if (training.packs()) out.push_back({.of = Feed::Of::kDocuments, .elements = tokens.front()});
   return out;
 }
 

@@ -316,13 +316,17 @@ struct Unit {
 
 // What a data loader gives a stage for each sample.
 struct Feed {
-  std::int32_t input = -1;    // of the model, which it is the data of; -1: the targets
-  std::int32_t further = 0;   // of those, so many tokens further (Model::mtp_layers)
+  // What an input of the model is made of; what the loss is taken of; and of each token the first one of its
+  // document (core/documents.h).
+  enum class Of : std::uint8_t { kInput, kTargets, kDocuments } of = Of::kTargets;
+  std::int32_t number = 0;    // of the input; of targets, how many tokens further (Model::mtp_layers)
   std::int64_t elements = 0;  // of a sample
   std::int64_t columns = 1;   // of a row of them; tensor ranks share the columns where there are several
   DType type = DType::kInt32;
   // What a rank gets of a sample.
-  std::int64_t local_elements(const Plan& p) const { return elements / p.cp / (columns > 1 ? p.tp : 1); }
+  std::int64_t local_elements(const Plan& p) const {
+    return of == Of::kDocuments ? elements : elements / p.cp / (columns > 1 ? p.tp : 1);
+  }
   std::int32_t buffer = -1;  // of the stage, with a copy for each micro-batch
 };
 // Of a model, its inputs first; without buffers.

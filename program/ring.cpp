@@ -29,15 +29,17 @@ Ref Emitter::shifted(const std::string& name, Ref from, std::int64_t elements) {
   return to;
 }
 
-void Emitter::ring_attention(const std::string& name, const ops::ContextAttention& op, Ref q, Ref kv, Ref out,
-                             Ref lse) {
+void Emitter::ring_attention(const std::string& name, const ops::ContextAttention& op,
+                             const std::vector<Ref>& reads, Ref out, Ref lse) {
+  Ref kv = reads[1];
   const Ref sums{activation(named_ ? name + "/sums" : std::string(), op.context(), DType::kFloat32)};
   for (std::int64_t i = 0; i < op.steps; ++i) {
     const ops::ContextAttention step{step_of(op, i)};
     const Ref next = step.last() ? kv : shifted(step_name(name, i, "/shift"), kv, op.keys());
-    std::vector<Ref> reads{q, kv};
-    if (!step.first()) reads.insert(reads.end(), {sums, lse});
-    add(step, step_name(name, i, ""), std::move(reads), {step.last() ? out : sums, lse});
+    std::vector<Ref> of_step{reads[0], kv};
+    if (!step.first()) of_step.insert(of_step.end(), {sums, lse});
+    if (op.of_documents()) of_step.push_back(reads[2]);
+    add(step, step_name(name, i, ""), std::move(of_step), {step.last() ? out : sums, lse});
     kv = next;
   }
 }
@@ -52,8 +54,9 @@ void Emitter::ring_attention_grad(const std::string& name, const ops::ContextAtt
     const Ref next = step.last() ? kv : shifted(step_name(name, i, "/shift"), kv, elements);
     const Ref arrived = step.first() ? travels : shifted(step_name(name, i, "/shift-dkv"), travels, elements);
     const Ref own{activation(step_name(name, i, "/dkv"), elements, training.activation_type())};
-    add(step, step_name(name, i, ""), {reads[0], kv, reads[2], reads[3], reads[4]}, {dq, own}).accumulate =
-        !step.first();
+    std::vector<Ref> of_step = reads;
+    of_step[1] = kv;
+    add(step, step_name(name, i, ""), std::move(of_step), {dq, own}).accumulate = !step.first();
     if (!step.first())
       add(ops::Accumulate{elements, bytes}, step_name(name, i, "/add-dkv"), {arrived, own}, {own});
     travels = own;

@@ -75,9 +75,11 @@ struct AttentionLayer {
             {kValue, kv_width, hidden},
             {kOutput, hidden, query_width()}};
   }
-  // FLOPs of the forward pass of a sequence beside those of parameters, when every token sees all.
+  // FLOPs of the forward pass of a sequence beside those of parameters, when every token sees all of its
+  // document.
   double core_flops(const LayerTokens& t) const {
-    return 4.0 * static_cast<double>(t.own) * static_cast<double>(t.own) * static_cast<double>(query_width());
+    return 4.0 * t.within * static_cast<double>(t.own) * static_cast<double>(t.own) *
+           static_cast<double>(query_width());
   }
   std::int64_t score_rows() const { return heads; }  // of a token
   RecomputeParts parts() const { return RecomputePart::kCoreAttention; }

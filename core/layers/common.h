@@ -29,9 +29,11 @@ struct SharedCount {
   Degree degree = Degree::kTensor;
 };
 
-// Tokens of a sample: of the layer's tower, and of the one that the layer reads beside it.
+// Tokens of a sample: of the layer's tower, and of the one that the layer reads beside it. `within`: of the
+// pairs of own tokens, those of one document.
 struct LayerTokens {
   std::int64_t own = 0, read = 0;
+  double within = 1;
 };
 
 // What the struct of a layer has, in a model of width h. Counts are of a resolved layer.

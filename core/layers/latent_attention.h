@@ -51,7 +51,7 @@ struct LatentAttentionLayer {
   std::int64_t parameters(std::int64_t hidden) const { return matrix_elements(hidden) + q_rank + kv_rank; }
   std::vector<AdapterMatrix> adapter_matrices(std::int64_t hidden) const;
   double core_flops(const LayerTokens& t) const {
-    return 2.0 * static_cast<double>(t.own) * static_cast<double>(t.own) *
+    return 2.0 * t.within * static_cast<double>(t.own) * static_cast<double>(t.own) *
            static_cast<double>(query_width() + context_width());
   }
   std::int64_t score_rows() const { return heads; }

@@ -271,13 +271,21 @@ void run(const ops::LatentPack& op, const CudaOp& a) {
 void run(const ops::LatentPackGrad& op, const CudaOp& a) {
   device::latent_pack_grad(a.stream, a.in_type[0], latent_shape(op), a.in[0], a.out[0], a.out[1], a.out[2]);
 }
+// Of sequences that are packed from documents, the operand that says where these begin.
+template <class Shape>
+const std::int32_t* documents(const Shape& op, const CudaOp& a, std::size_t operand) {
+  return op.of_documents() ? static_cast<const std::int32_t*>(a.in[operand]) : nullptr;
+}
 void run(const ops::Attention& op, const CudaOp& a) {
-  device::attention(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
-                    a.in[0], a.out[0], a.out[1], mask(a.out[2]), a.workspace);
+  device::attention(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout, documents(op, a, 1)),
+                    first_sample(a), a.in[0], a.out[0], a.out[1], mask(a.out[2]), a.workspace);
 }
 void run(const ops::AttentionGrad& op, const CudaOp& a) {
-  device::attention_grad(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
-                         a.in[0], a.in[1], a.in[2], mask(a.in[4]), a.in[3], a.out[0], a.workspace);
+  const bool drops = op.drops();
+  device::attention_grad(a.stream, a.in_type[0],
+                         attention_shape(op, a.tp_rank(), a.dropout, documents(op, a, drops ? 5 : 4)),
+                         first_sample(a), a.in[0], a.in[1], a.in[2], mask(drops ? a.in[4] : nullptr), a.in[3],
+                         a.out[0], a.workspace);
 }
 void run(const ops::CrossAttention& op, const CudaOp& a) {
   device::attention(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
@@ -308,14 +316,16 @@ void run(const ops::HeadsUnpackGrad& op, const CudaOp& a) {
   device::heads_unpack_grad(a.stream, a.in_type[0], heads_shape(op), a.in[0], a.out[0]);
 }
 void run(const ops::ContextAttention& op, const CudaOp& a) {
-  device::context_attention(a.stream, a.in_type[0], a.out_type[0], context_shape(op, a.place.at, a.dropout),
-                            first_sample(a), a.in[0], a.in[1], static_cast<const float*>(a.in[2]), a.out[0],
-                            static_cast<float*>(a.out[1]));
+  const bool first = op.first();
+  device::context_attention(
+      a.stream, a.in_type[0], a.out_type[0],
+      context_shape(op, a.place.at, a.dropout, documents(op, a, first ? 2 : 4)), first_sample(a), a.in[0],
+      a.in[1], first ? nullptr : static_cast<const float*>(a.in[2]), a.out[0], static_cast<float*>(a.out[1]));
 }
 void run(const ops::ContextAttentionGrad& op, const CudaOp& a) {
-  device::context_attention_grad(a.stream, a.in_type[0], context_shape(op, a.place.at, a.dropout),
-                                 first_sample(a), a.in[0], a.in[1], a.in[2],
-                                 static_cast<const float*>(a.in[3]), a.in[4], a.out[0], a.out[1]);
+  device::context_attention_grad(
+      a.stream, a.in_type[0], context_shape(op, a.place.at, a.dropout, documents(op, a, 5)), first_sample(a),
+      a.in[0], a.in[1], a.in[2], static_cast<const float*>(a.in[3]), a.in[4], a.out[0], a.out[1]);
 }
 void run(const ops::Activation& op, const CudaOp& a) {
   device::activation(a.stream, a.in_type[0], op.rows, op.width, act_of(op.type), a.in[0], a.out[0]);

@@ -36,6 +36,7 @@ constexpr std::array kParts{
     MoneyPart{"host", [](const Breakdown& b) { return b.host_s; }},
     MoneyPart{"loading", [](const Breakdown& b) { return b.loading_s; }},
     MoneyPart{"islands", [](const Breakdown& b) { return b.islands_s; }},
+    MoneyPart{"documents", [](const Breakdown& b) { return b.documents_s; }},
 };
 
 }  // namespace

@@ -44,14 +44,16 @@ struct Block {
   Index width = 0;  // keys in all
 };
 
-bool sees(const ContextShape& s, Index query, Index key) {
-  return s.sees_all || (key <= query && (s.window == 0 || key > query - s.window));
+// The first key that a query of a sample sees.
+Index first_key(const ContextShape& s, Index sample, Index query) {
+  const Index seen = s.window > 0 ? query - s.window + 1 : 0;
+  return s.packed ? std::max<Index>(seen, s.document[sample * s.sequence() + query]) : seen;
 }
 
 void find_keys(const ContextShape& s, Block& b) {
   b.keys.clear();
   b.width = 0;
-  const Index low = s.window > 0 ? b.queries.position - s.window + 1 : 0;
+  const Index low = s.sees_all ? 0 : first_key(s, b.sample, b.queries.position);
   const Index end = s.sees_all ? s.sequence() : b.queries.position + b.queries.count;
   for (Index part = 0; part < s.places() * s.ulysses; ++part) {
     const Index place = s.gathered ? part / s.ulysses : s.source;
@@ -124,11 +126,13 @@ template <class Use>
 void for_each_hidden(const ContextShape& s, const Block& b, Use use) {
   for (Index i = 0; i < b.queries.count; ++i) {
     const Index query = b.queries.position + i;
+    const Index first = s.sees_all ? 0 : first_key(s, b.sample, query),
+                last = s.sees_all ? s.sequence() : query;
+    const auto sees = [&](Index key) { return key >= first && key <= last; };
     for (const Keys& at : b.keys) {
-      const Index last = at.piece.position + at.piece.count - 1;
-      if (sees(s, query, at.piece.position) && sees(s, query, last)) continue;
+      if (sees(at.piece.position) && sees(at.piece.position + at.piece.count - 1)) continue;
       for (Index j = 0; j < at.piece.count; ++j) {
-        if (!sees(s, query, at.piece.position + j)) use(i, at.column + j);
+        if (!sees(at.piece.position + j)) use(i, at.column + j);
       }
     }
   }

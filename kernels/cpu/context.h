@@ -25,6 +25,9 @@ struct ContextShape {
   Index first_head = 0;      // of all tensor ranks' heads
   Dropout dropout{};
   bool more = false;  // adds to what other keys gave
+  // As of reference::AttentionShape, for each of [batch, sequence].
+  bool packed = false;
+  const std::int32_t* document = nullptr;
   float scale() const;
   Index sequence() const { return ring * ulysses * tokens; }
   Index places() const { return gathered ? ring : 1; }

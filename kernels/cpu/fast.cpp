@@ -45,8 +45,11 @@ struct Head {
 
 // The queries [first, first + count) and the keys [low, end) that any of them sees.
 struct QueryBlock {
-  QueryBlock(const reference::AttentionShape& s, Index first_query, Index queries)
-      : first(first_query), count(queries), low(s.first_key(first)), end(s.end_key(first + count - 1)) {}
+  QueryBlock(const reference::AttentionShape& s, Index sample, Index first_query, Index queries)
+      : first(first_query),
+        count(queries),
+        low(s.first_key(sample, first)),
+        end(s.end_key(first + count - 1)) {}
   Index first, count, low, end;
   Index keys() const { return end - low; }
 };
@@ -56,7 +59,7 @@ void for_each_block(const reference::AttentionShape& s, Visit visit) {
   for (Index b = 0; b < s.batch; ++b) {
     for (Index h = 0; h < s.heads; ++h) {
       for (Index first = 0; first < s.seq; first += kBlockQueries)
-        visit(Head(s, b, h), QueryBlock(s, first, std::min(kBlockQueries, s.seq - first)));
+        visit(Head(s, b, h), QueryBlock(s, b, first, std::min(kBlockQueries, s.seq - first)));
     }
   }
 }
@@ -77,8 +80,8 @@ void scores_of(const reference::AttentionShape& s, const Rows& rows, const Head&
 }
 
 // Of a row of the block, zeros for the keys before those that its query sees; returns how many.
-Index hide(const reference::AttentionShape& s, const QueryBlock& b, Index i, float* row) {
-  const Index hidden = s.first_key(b.first + i) - b.low;
+Index hide(const reference::AttentionShape& s, const Head& at, const QueryBlock& b, Index i, float* row) {
+  const Index hidden = s.first_key(at.sample, b.first + i) - b.low;
   std::fill_n(row, hidden, 0.0F);
   return hidden;
 }
@@ -114,7 +117,7 @@ void attention(const reference::AttentionShape& s, Rows rows, float* out, float*
     float sums[kBlockQueries];
     for (Index i = 0; i < b.count; ++i) {
       float* const row = scores + i * keys;
-      const Index hidden = hide(s, b, i, row);
+      const Index hidden = hide(s, at, b, i, row);
       float largest = 0;
       sums[i] = p.softmax_row(s.end_key(b.first + i) - b.low - hidden, keys - hidden, row + hidden, &largest);
       softmax[at.lse + b.first + i] = largest + std::log(sums[i]);
@@ -152,7 +155,7 @@ void attention_grad(const reference::AttentionShape& s, Rows rows, const float* 
       const Index row = o + i * out_width;
       float *const of_p = probabilities + i * keys, *const of_d = d_scores + i * keys;
       const float d = p.dot(value, d_out + row, out + row);
-      const Index hidden = hide(s, b, i, of_p);
+      const Index hidden = hide(s, at, b, i, of_p);
       p.probabilities_row(s.end_key(b.first + i) - b.low - hidden, keys - hidden,
                           softmax[at.lse + b.first + i], of_p + hidden);
       drop_scores(s, at, b, i, of_d);

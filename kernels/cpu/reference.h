@@ -69,14 +69,17 @@ struct AttentionShape {
   float explicit_scale = 0;  // 0: 1 / sqrt(d)
   Index other_seq = 0;       // of keys in rows of their own; 0: they stand in the fused rows
   Index value = 0;           // of a value's head, and of one of `out`; 0: as of a key's
+  // Whether queries see keys of their document alone; and for each of [b, s], the first key of its document.
+  bool packed = false;
+  const std::int32_t* document = nullptr;
   float scale() const {
     return explicit_scale > 0 ? explicit_scale : 1.0F / std::sqrt(static_cast<float>(head));
   }
-  bool plain() const {
-    return window == 0 && !sees_all && cap == 0 && explicit_scale == 0 && other_seq == 0 && value == 0;
+  // The keys that query i of a sample sees.
+  Index first_key(Index sample, Index i) const {
+    const Index seen = window > 0 && i >= window ? i + 1 - window : 0;
+    return packed ? std::max<Index>(seen, document[sample * seq + i]) : seen;
   }
-  // The keys that query i sees.
-  Index first_key(Index i) const { return window > 0 && i >= window ? i + 1 - window : 0; }
   Index end_key(Index i) const { return sees_all ? keys() : i + 1; }
   Index keys() const { return other_seq > 0 ? other_seq : seq; }
   bool drops() const { return dropout.probability > 0; }

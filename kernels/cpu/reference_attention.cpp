@@ -35,9 +35,9 @@ float score(const AttentionShape& s, const float* q, const float* k) {
 
 // Probabilities of query i over the keys that it sees, zero for others; returns the log-sum-exp of the
 // scores.
-float softmax_row(const AttentionShape& s, const HeadView& at, AttentionRows<const float*> rows, Index i,
-                  float* p) {
-  const Index first = s.first_key(i), end = s.end_key(i);
+float softmax_row(const AttentionShape& s, const HeadView& at, AttentionRows<const float*> rows, Index sample,
+                  Index i, float* p) {
+  const Index first = s.first_key(sample, i), end = s.end_key(i);
   std::fill_n(p, s.keys(), 0.0F);
   float largest = -3.4e38F;
   for (Index j = first; j < end; ++j) {
@@ -63,7 +63,7 @@ void attention(const AttentionShape& s, AttentionRows<const float*> rows, float*
       for (Index i = 0; i < s.seq; ++i) {
         const Index query = (b * s.heads + h) * s.seq + i;
         float* p = s.materialised ? softmax + query * keys : row.data();
-        const float lse = softmax_row(s, at, rows, i, p);
+        const float lse = softmax_row(s, at, rows, b, i, p);
         if (!s.materialised) softmax[query] = lse;
         if (s.drops()) {
           keep(s.dropout, b, (s.first_head + h) * s.seq + i, keys, kept.data());
@@ -75,7 +75,7 @@ void attention(const AttentionShape& s, AttentionRows<const float*> rows, float*
         }
         float* o = out + ((b * s.seq + i) * s.heads + h) * value;
         std::fill_n(o, value, 0.0F);
-        for (Index j = s.first_key(i); j < s.end_key(i); ++j) {
+        for (Index j = s.first_key(b, i); j < s.end_key(i); ++j) {
           for (Index d = 0; d < value; ++d) o[d] += p[j] * rows.kv[at.v_row(j) + d];
         }
       }
@@ -103,7 +103,7 @@ void attention_grad(const AttentionShape& s, AttentionRows<const float*> rows, c
           std::copy_n(mask + query * keys, keys, kept.begin());
         else if (s.drops())
           keep(s.dropout, b, (s.first_head + h) * s.seq + i, keys, kept.data());
-        for (Index j = s.first_key(i); j < s.end_key(i); ++j) {
+        for (Index j = s.first_key(b, i); j < s.end_key(i); ++j) {
           const float left = !s.drops()                               ? 1.0F
                              : kept[static_cast<std::size_t>(j)] != 0 ? s.dropout.scale()
                                                                       : 0.0F;

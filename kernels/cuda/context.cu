@@ -27,8 +27,10 @@ __device__ Index place_of(const ContextShape& s, Index ring_rank, Index i) {
 __device__ Index first_place(const ContextShape& s) {
   return s.gathered ? 0 : s.source;
 }
-__device__ bool sees(const ContextShape& s, Index query, Index key) {
-  return s.sees_all || (key <= query && (s.window == 0 || key > query - s.window));
+__device__ bool sees(const ContextShape& s, Index sample, Index query, Index key) {
+  if (s.sees_all) return true;
+  if (key > query || (s.window > 0 && key <= query - s.window)) return false;
+  return !s.packed || key >= s.document[sample * s.ring * s.ulysses * s.tokens + query];
 }
 
 template <class T>
@@ -79,7 +81,7 @@ __global__ void context_kernel(ContextShape s, Scores c, const Index* first_samp
   const int thread = static_cast<int>(threadIdx.x);
   float most = -1e30F, sum = 0;
   for (Index j = thread; j < keys; j += threads()) {
-    const bool seen = sees(s, at.position, place_of(s, first_place(s), j));
+    const bool seen = sees(s, at.sample, at.position, place_of(s, first_place(s), j));
     const T* const key = kv + row_of(s, at.sample, j) * width + of_key * s.head;
     p[j] = seen ? score_of(s, c, dot(query, key, s.head)) : -1e30F;
     most = fmaxf(most, p[j]);
@@ -87,7 +89,7 @@ __global__ void context_kernel(ContextShape s, Scores c, const Index* first_samp
   most = block_max(most);
   for (Index j = thread; j < keys; j += threads()) {
     const Index position = place_of(s, first_place(s), j);
-    const bool seen = sees(s, at.position, position);
+    const bool seen = sees(s, at.sample, at.position, position);
     const float e = seen ? expf(p[j] - most) : 0.0F;
     sum += e;
     p[j] = seen ? e * left_of(s, c, first_sample, at.sample, at.head, at.position, position) : 0.0F;
@@ -123,7 +125,7 @@ template <class T>
 __device__ Pair pair_of(const ContextShape& s, const Scores& c, const Index* first_sample, const T* q,
                         const T* kv, const float* lse, const T* d_out, float d, const Item& at, Index key_row,
                         Index key_position) {
-  if (!sees(s, at.position, key_position)) return {0, 0};
+  if (!sees(s, at.sample, at.position, key_position)) return {0, 0};
   const Index width = s.kv * (s.head + s.value), of_key = at.head * s.kv / s.heads,
               item = at.row * s.heads + at.head;
   const T* const row = kv + key_row * width;

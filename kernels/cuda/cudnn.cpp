@@ -190,7 +190,8 @@ std::string fused_attention_version() {
 
 std::optional<std::size_t> fused_attention_workspace(AttentionPass pass, DType type,
                                                      const AttentionShape& s) {
-  if (!is_half(type) || s.materialised || s.drops() || s.cap > 0 || !is_there()) return std::nullopt;
+  if (!is_half(type) || s.materialised || s.drops() || s.cap > 0 || s.packed || !is_there())
+    return std::nullopt;
   const Plan& plan = of_thread().plan(pass, type, s);
   if (plan.graph == nullptr) return std::nullopt;
   return plan.workspace;

@@ -284,9 +284,9 @@ void latent_pack(Stream stream, DType type, const reference::LatentShape& s, con
 void latent_pack_grad(Stream stream, DType type, const reference::LatentShape& s, const void* d_qkv, void* dq,
                       void* dkv, void* dr);
 // The sample's number for dropout as in dropout_residual. 16-bit floats run in cuDNN's fused kernels where it
-// has them for the shape, and with heads of 64 or 128 on tensor cores, unless dropout acts on scores or they
-// are kept; everything else in plain_attention.cu. How much scratch memory is needed is asked before the
-// first of a shape is enqueued.
+// has them for the shape, and with heads of 64 or 128 on tensor cores, unless dropout acts on scores, they
+// are kept, or sequences are packed from documents; everything else in plain_attention.cu. How much scratch
+// memory is needed is asked before the first of a shape is enqueued.
 std::size_t attention_workspace(DType type, const reference::AttentionShape& s);
 std::size_t attention_grad_workspace(DType type, const reference::AttentionShape& s);
 void attention(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,

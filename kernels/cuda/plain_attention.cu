@@ -25,16 +25,34 @@ struct Scores {
   int window, seq, keys;
   bool sees_all;
   float scale, cap;
+  const std::int32_t* document;  // of each query, the first key of its document; null: there are none
   __device__ float of(float dot) const { return cap > 0 ? cap * tanhf(scale * dot / cap) : scale * dot; }
   // The slope of of(), from its value.
   __device__ float slope(float score) const {
     return cap > 0 ? scale * (1.0F - score / cap * (score / cap)) : scale;
   }
-  // The keys that query i sees, and the queries that see key j.
-  __device__ int first_key(int i) const { return window > 0 && i >= window ? i + 1 - window : 0; }
+  // Of a sample, the keys that query i sees, and the queries that see key j: documents follow each other.
+  __device__ int first_key(int sample, int i) const {
+    const int seen = window > 0 && i >= window ? i + 1 - window : 0;
+    if (document == nullptr) return seen;
+    const int first = document[static_cast<std::int64_t>(sample) * seq + i];
+    return first > seen ? first : seen;
+  }
   __device__ int end_key(int i) const { return sees_all ? keys : i + 1; }
   __device__ int first_query(int j) const { return sees_all ? 0 : j; }
-  __device__ int end_query(int j) const { return window > 0 && j + window < seq ? j + window : seq; }
+  __device__ int end_query(int sample, int j) const {
+    int end = window > 0 && j + window < seq ? j + window : seq;
+    if (document == nullptr) return end;
+    const std::int32_t* const of_sample = document + static_cast<std::int64_t>(sample) * seq;
+    for (int low = j + 1; low < end;) {
+      const int middle = (low + end) / 2;
+      if (of_sample[middle] > j)
+        end = middle;
+      else
+        low = middle + 1;
+    }
+    return end;
+  }
 };
 
 // The number of (sample, head) and query that a block serves.
@@ -88,7 +106,7 @@ __global__ void attention_kernel(AttentionPlaces s, Scores c, const Index* first
   const Item at = item_of_block(s);
   const auto [sample, others] = rows_of(s, queries, keys, at.sample);
   const T* const q = sample + at.i * s.query_width() + s.q(at.head);
-  const int first = c.first_key(at.i), end = c.end_key(at.i), thread = static_cast<int>(threadIdx.x);
+  const int first = c.first_key(at.sample, at.i), end = c.end_key(at.i), thread = static_cast<int>(threadIdx.x);
   float most = -3.402823466e38F, sum = 0;
   for (int j = first + thread; j < end; j += threads()) {
     p[j] = c.of(dot(q, others + j * s.key_width() + s.k(at.head), s.head));
@@ -152,7 +170,7 @@ __global__ void query_grad_kernel(AttentionPlaces s, Scores c, const Index* firs
   auto* const d_score = dynamic_shared<float>();
   const Item at = item_of_block(s);
   const SampleRows<const T> rows = rows_of(s, queries, keys, at.sample);
-  const int low = c.first_key(at.i), end = c.end_key(at.i), thread = static_cast<int>(threadIdx.x);
+  const int low = c.first_key(at.sample, at.i), end = c.end_key(at.i), thread = static_cast<int>(threadIdx.x);
   for (int j = low + thread; j < end; j += threads())
     d_score[j] = pair_of(s, c, first_sample, rows, lse, probabilities, mask, d_out, d, at, j).d_score;
   __syncthreads();
@@ -179,7 +197,7 @@ __global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_
   const int pair = static_cast<int>(blockIdx.x / static_cast<unsigned>(s.keys)), shared_by = s.heads / s.kv;
   const int sample = pair / s.kv, kv = pair % s.kv;
   const SampleRows<const T> rows = rows_of(s, queries, keys, sample);
-  const int low = c.first_query(key), end = c.end_query(key);
+  const int low = c.first_query(key), end = c.end_query(sample, key);
   float dk[kOfThread] = {}, dv[kOfThread] = {};
   for (int h = kv * shared_by; h < (kv + 1) * shared_by; ++h) {
     __syncthreads();
@@ -219,7 +237,8 @@ Scores scores_of(const reference::AttentionShape& s) {
           static_cast<int>(s.keys()),
           s.sees_all,
           s.scale(),
-          s.cap};
+          s.cap,
+          s.packed ? s.document : nullptr};
 }
 
 }  // namespace

@@ -84,9 +84,35 @@ std::vector<std::string> notes_of_adapter(const Training& t) {
   return out;
 }
 
-}  // namespace
+// Where documents end is the data's to say.
+std::string note_of_documents(Target target) {
+  const std::string packed = "sequences are packed from documents (training.documents): ";
+  switch (target) {
+    case Target::kAxolotl:
+      return packed + "sample_packing keeps attention within them";
+    case Target::kMaxtext:
+      return packed + "packing, which is on by default, keeps attention within them";
+    case Target::kMegatronBridge:
+    case Target::kTorchtitan:
+    case Target::kDeepspeed:
+    case Target::kFsdp:
+      return packed + "your data loader has to tell attention where they end, which nothing here does";
+    case Target::kMegatron:
+    case Target::kSlurm:
+    case Target::kKubernetes:
+    case Target::kJobSet:
+    case Target::kTrainJob:
+    case Target::kPyTorchJob:
+    case Target::kMpiJob:
+    case Target::kSkypilot:
+      break;
+  }
+  return packed +
+         "pretrain_gpt.py keeps attention within them with --sft; --reset-attention-mask makes a mask "
+         "of every pair of tokens, which takes longer than predicted";
+}
 
-Exported export_plan(Target target, const Problem& problem, const Plan& plan, const Cursor& scenario) {
+Exported without_documents(Target target, const Problem& problem, const Plan& plan, const Cursor& scenario) {
   const std::optional<Adapter>& adapter = problem.scenario.training.adapter;
   const auto with_notes = [&](Exported e) {
     if (!adapter) return e;
@@ -128,6 +154,14 @@ Exported export_plan(Target target, const Problem& problem, const Plan& plan, co
       return axolotl_config(problem, plan, scenario);
   }
   throw Error("an export target without an exporter");
+}
+
+}  // namespace
+
+Exported export_plan(Target target, const Problem& problem, const Plan& plan, const Cursor& scenario) {
+  Exported out = without_documents(target, problem, plan, scenario);
+  if (problem.scenario.training.documents) out.notes.push_back(note_of_documents(target));
+  return out;
 }
 
 }  // namespace orrery::planner

@@ -22,6 +22,15 @@ ops::Scores kept_scores(const Builder& g) {
   return g.stack.flash_attention ? kNone : g.training.drops() ? kSoftmaxAndDropped : kSoftmax;
 }
 
+// Of what attention sees of its own tower, the share that lies within documents; 0: there are none.
+double within_documents(const Builder& g, std::int64_t window) {
+  return g.training.packs() ? g.training.within_documents(window) : 0;
+}
+std::vector<Operand> with_documents(Builder& g, const ops::AttentionShape& core, std::vector<Operand> reads) {
+  if (core.of_documents()) reads.push_back(g.use(g.documents()));
+  return reads;
+}
+
 // Where each head has a learned score of its own, what attention comes to with it.
 ValueId with_sinks(Builder& g, const std::string& base, ops::SinkShape shape, ValueId ctx, ValueId lse,
                    std::int32_t sinks) {
@@ -95,8 +104,9 @@ ValueId context_core(Builder& g, const std::string& base, const ops::Attention& 
                                   .window = core.window,
                                   .sees_all = core.sees_all,
                                   .soft_cap = core.soft_cap,
-                                  .scale = core.scale}},
-           {g.use(q, at_heads), g.use(kv, of_keys)}, {ctx, lse});
+                                  .scale = core.scale,
+                                  .within = core.within}},
+           with_documents(g, core, {g.use(q, at_heads), g.use(kv, of_keys)}), {ctx, lse});
     ctx = with_sinks(g, base, {g.micro_batch, g.sequence, core.heads, value, true}, ctx, lse, sinks);
   }
   if (parts == 1) return ctx;
@@ -154,7 +164,8 @@ ValueId own_core(Builder& g, const std::string& base, const ops::Attention& core
                  std::int64_t kv_heads, ValueId qkv, std::int32_t sinks = -1) {
   if (g.training.serves()) return cached_core(g, base, core, heads, kv_heads, qkv, sinks);
   if (g.plan.cp > 1) return context_core(g, base, core, heads, kv_heads, qkv, sinks);
-  return core_of(g, base, core, heads, g.sequence, {g.use(qkv)}, heads * core.value_head(), sinks);
+  return core_of(g, base, core, heads, g.sequence, with_documents(g, core, {g.use(qkv)}),
+                 heads * core.value_head(), sinks);
 }
 
 }  // namespace
@@ -191,16 +202,17 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, Va
   }
 
   const std::int64_t longest = g.training.serves() ? g.training.cache->room : g.sequence * g.plan.cp;
-  const ops::Attention core{{.batch = g.micro_batch,
-                             .sequence = g.sequence,
-                             .heads = heads,
-                             .kv_heads = kv_heads,
-                             .head = head,
-                             .kept = kept_scores(g),
-                             .window = a.windowed(longest) ? a.sliding_window : 0,
-                             .sees_all = !a.causal,
-                             .soft_cap = a.soft_cap,
-                             .scale = a.query_scale}};
+  ops::Attention core{{.batch = g.micro_batch,
+                       .sequence = g.sequence,
+                       .heads = heads,
+                       .kv_heads = kv_heads,
+                       .head = head,
+                       .kept = kept_scores(g),
+                       .window = a.windowed(longest) ? a.sliding_window : 0,
+                       .sees_all = !a.causal,
+                       .soft_cap = a.soft_cap,
+                       .scale = a.query_scale}};
+  core.within = within_documents(g, core.window);
   const std::int32_t sinks = a.sinks ? g.split_vector(base + "/sinks", a.heads, {a.heads}) : -1;
   return own_core(g, base, core, a.heads, a.kv_heads, qkv, sinks);
 }
@@ -331,7 +343,8 @@ Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a
                              .head = a.head(),
                              .kept = kept_scores(g),
                              .scale = a.query_scale,
-                             .value = a.value == a.head() ? 0 : a.value}};
+                             .value = a.value == a.head() ? 0 : a.value,
+                             .within = within_documents(g, 0)}};
   const ValueId ctx = own_core(g, base, core, a.heads, a.heads, qkv);
   return project(g, base, a.context_width(), false, ctx);
 }

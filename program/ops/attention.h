@@ -2,9 +2,10 @@
 //
 // Attention of query heads over KV heads. A row of qkv holds all heads of a token, which sees itself and
 // those before it: all, or a window of so many; or all of its sequence.
-//   Attention       reads {qkv}                            writes {ctx, softmax, mask?}
-//   AttentionGrad   reads {qkv, ctx, softmax, dctx, mask?} writes {dqkv}
-// In cross-attention keys and values are of another sequence, all of which a token sees.
+//   Attention       reads {qkv, first?}                            writes {ctx, softmax, mask?}
+//   AttentionGrad   reads {qkv, ctx, softmax, dctx, mask?, first?} writes {dqkv}
+// `first`: of sequences that are packed from documents, each token's first token of its document, before
+// which it sees none. In cross-attention keys and values are of another sequence, all of which a token sees.
 //   CrossAttention       reads {q, kv}                            writes {ctx, softmax, mask?}
 //   CrossAttentionGrad   reads {q, kv, ctx, softmax, dctx, mask?} writes {dq, dkv}
 // Of latent attention, head by head the elements that positions turn stand before those that they do not; a
@@ -32,18 +33,21 @@ struct AttentionShape {
   double soft_cap = 0;     // of scores; 0: none
   double scale = 0;        // of scores; 0: 1 / sqrt(head)
   std::int64_t value = 0;  // of a value's head; 0: as of a key's
+  double within = 0;       // of what is seen, the share that lies within documents; 0: there are none
   static constexpr Nature kNature = Nature::kAttention;
   static constexpr auto fields() {
     return std::tuple(&AttentionShape::batch, &AttentionShape::sequence, &AttentionShape::heads,
                       &AttentionShape::kv_heads, &AttentionShape::head, &AttentionShape::kept,
                       &AttentionShape::window, &AttentionShape::sees_all, &AttentionShape::soft_cap,
-                      &AttentionShape::scale, &AttentionShape::value);
+                      &AttentionShape::scale, &AttentionShape::value, &AttentionShape::within);
   }
   constexpr bool fused() const { return kept == Scores::kNone; }
+  constexpr bool of_documents() const { return within > 0; }
+  constexpr bool drops() const { return kept == Scores::kSoftmaxAndDropped; }
   // Pairs of tokens that see each other, of those in a square.
   constexpr double seen() const {
     const double share = window > 0 ? static_cast<double>(window) / static_cast<double>(sequence) : 1;
-    return sees_all ? 1 : share * (1 - share / 2);
+    return sees_all ? 1 : share * (1 - share / 2) * (of_documents() ? within : 1);
   }
   constexpr std::int64_t scores() const { return batch * heads * sequence * sequence; }
   constexpr std::int64_t value_head() const { return value > 0 ? value : head; }
@@ -194,6 +198,7 @@ template <class Reverse>
 void Attention::gradient(Reverse& r) const {
   auto reads = refs(r.in(0), r.out(0), r.out(1), r.d_out(0));
   if (kept == Scores::kSoftmaxAndDropped) reads.push_back(r.out(2));
+  if (of_documents()) reads.push_back(r.in(1));
   r.emit("/grad", AttentionGrad{*this}, std::move(reads), refs(r.d_in(0)));
 }
 

@@ -8,8 +8,10 @@
 //   HeadsPackGrad       reads {dq, dkv}                           writes {dqkv}
 //   HeadsUnpack         reads {ctx by heads}                      writes {ctx}
 //   HeadsUnpackGrad     reads {dctx}                              writes {dctx by heads}
-//   ContextAttention    reads {q, kv, sums?, lse?}                writes {ctx or sums, lse}
-//   ContextAttentionGrad   reads {q, kv, ctx, lse, dctx}          writes {dq, dkv}
+//   ContextAttention    reads {q, kv, sums?, lse?, first?}        writes {ctx or sums, lse}
+//   ContextAttentionGrad   reads {q, kv, ctx, lse, dctx, first?}  writes {dq, dkv}
+//
+// `first` as of Attention, of all tokens of the sequences.
 //
 // By heads, rows stand in `parts`, one for each of the ranks that exchange heads: all tokens, with that
 // rank's share of the heads; after the exchange, all of its heads, with each rank's tokens.
@@ -79,12 +81,15 @@ struct ContextShape {
   bool sees_all = false;
   double soft_cap = 0;  // of scores; 0: none
   double scale = 0;     // of scores; 0: 1 / sqrt(head)
+  double within = 0;    // as of AttentionShape
   static constexpr auto fields() {
     using S = ContextShape;
     return std::tuple(&S::batch, &S::tokens, &S::heads, &S::kv_heads, &S::head, &S::value, &S::ring,
-                      &S::ulysses, &S::steps, &S::step, &S::window, &S::sees_all, &S::soft_cap, &S::scale);
+                      &S::ulysses, &S::steps, &S::step, &S::window, &S::sees_all, &S::soft_cap, &S::scale,
+                      &S::within);
   }
   constexpr bool fused() const { return true; }
+  constexpr bool of_documents() const { return within > 0; }
   constexpr bool in_steps() const { return steps > 1; }
   constexpr bool first() const { return step == 0; }
   constexpr bool last() const { return step + 1 == steps; }
@@ -95,7 +100,7 @@ struct ContextShape {
   // ranks, and over steps.
   constexpr double seen() const {
     const double share = window > 0 ? static_cast<double>(window) / static_cast<double>(sequence()) : 1;
-    return sees_all ? 1 : share * (1 - share / 2);
+    return sees_all ? 1 : share * (1 - share / 2) * (of_documents() ? within : 1);
   }
   constexpr std::int64_t queries() const { return batch * own() * heads * head; }
   constexpr std::int64_t keys() const { return batch * seen_by() * kv_heads * (head + value); }
@@ -148,8 +153,9 @@ template <class Reverse>
 void ContextAttention::gradient(Reverse& r) const {
   const auto q = r.again(0), kv = r.again(1);
   const auto dq = r.d_in(0), dkv = r.d_in(1);
-  r.emit_context("/grad", ContextAttentionGrad{*this}, refs(q, kv, r.out(0), r.out(1), r.d_out(0)),
-                 refs(dq, dkv));
+  auto reads = refs(q, kv, r.out(0), r.out(1), r.d_out(0));
+  if (of_documents()) reads.push_back(r.in(2));
+  r.emit_context("/grad", ContextAttentionGrad{*this}, std::move(reads), refs(dq, dkv));
 }
 
 }  // namespace orrery::program::ops

@@ -12,6 +12,7 @@ namespace {
 constexpr std::array kHeldNames = {"tokens{}",
                                    "targets{}",
                                    "loss{}",
+                                   "documents",
                                    "gathered{}",
                                    "fetched{}",
                                    "staged{}",
@@ -128,9 +129,8 @@ void StageParameters::hold() {
     e_.rank.mtp_losses.push_back(buffer(Held::kLoss, static_cast<std::size_t>(k)));
   e_.rank.gradient_norm = only(Held::kGradientNorm);
   for (Feed f : sample.feeds) {
-    if (!(f.input >= 0 ? ends_.first : ends_.last)) continue;
-    f.buffer = f.input >= 0 ? buffer(Held::kInput, static_cast<std::size_t>(f.input))
-                            : buffer(Held::kTargets, static_cast<std::size_t>(f.further));
+    if (!ends_.takes(f)) continue;
+    f.buffer = buffer(held_of(f), static_cast<std::size_t>(f.number));
     e_.rank.feeds.push_back(f);
   }
   std::size_t staged = 0;

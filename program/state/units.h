@@ -147,9 +147,10 @@ struct UnitShare {
 // --- what is held for the whole run ----------------------------------------------------------------
 
 enum class Held : std::uint8_t {
-  kInput,    // what an input of the model is made of
-  kTargets,  // and those so many tokens further
-  kLoss,     // likewise
+  kInput,      // what an input of the model is made of
+  kTargets,    // and those so many tokens further
+  kLoss,       // likewise
+  kDocuments,  // of each token the first one of its document
   // ZeRO-3: two places for whole parameters of each kind of unit, which take them in turn, or one for each.
   kGathered,
   kFetched,    // two places for shards of each kind that come from the host
@@ -180,6 +181,18 @@ enum class Held : std::uint8_t {
   kTrustRatioBins
 };
 inline constexpr std::size_t kHeldKinds = static_cast<std::size_t>(Held::kTrustRatioBins) + 1;
+
+constexpr Held held_of(const Feed& f) {
+  switch (f.of) {
+    case Feed::Of::kInput:
+      return Held::kInput;
+    case Feed::Of::kTargets:
+      return Held::kTargets;
+    case Feed::Of::kDocuments:
+      break;
+  }
+  return Held::kDocuments;
+}
 
 struct HeldBuffer {
   Held what;
@@ -212,6 +225,17 @@ inline std::int64_t outer_bytes(const Training& t) {
 struct StageEnds {
   bool first = false, last = false;  // the first chunk, the last one
   bool last_stage = false;
+  bool takes(const Feed& f) const {
+    switch (f.of) {
+      case Feed::Of::kInput:
+        return first;
+      case Feed::Of::kTargets:
+        return last;
+      case Feed::Of::kDocuments:
+        break;
+    }
+    return true;
+  }
   bool tied_here(const Model& m) const { return m.embeds_at_end() && first && last; }
   bool tied_across(const Model& m) const { return m.embeds_at_end() && first != last; }
 };
@@ -229,9 +253,9 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
                    const Stack& s, std::span<const UnitSize> units, const StageEnds& ends, Use use) {
   using enum BufferClass;
   for (const Feed& f : sample.feeds) {
-    if (!(f.input >= 0 ? ends.first : ends.last)) continue;
-    use(HeldBuffer{f.input >= 0 ? Held::kInput : Held::kTargets, std::max(f.input, f.further), kWorkspace,
-                   p.micro_batch * f.local_elements(p), f.type, p.micro_batches});
+    if (!ends.takes(f)) continue;
+    use(HeldBuffer{held_of(f), f.number, kWorkspace, p.micro_batch * f.local_elements(p), f.type,
+                   p.micro_batches});
   }
   if (ends.last && !t.serves()) {
     for (std::int64_t k = 0; k <= m.mtp_layers; ++k)

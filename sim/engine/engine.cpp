@@ -254,11 +254,17 @@ class Engine {
     return layout_.costs[table][segment_of(site(c), lane)][static_cast<std::size_t>(lane.op_index)];
   }
 
+  Time compute_time(const Site& p, const EngineLane& lane, Time alone) const {
+    if (options_.document_loads.empty() || !program::is_of_documents(lane.op->kind)) return alone;
+    const program::Step& step = p.walk->rank->steps[static_cast<std::size_t>(lane.step)];
+    return from_seconds(seconds(alone) * options_.document_loads[static_cast<std::size_t>(step.micro_batch)]);
+  }
+
   void compute(std::int32_t c) {
     Site& p = site(c);
     EngineLane& lane = p.lanes[kCompute];
     account_gap(p, lane);
-    begin(lane, cost_of(c, lane).time.value);
+    begin(lane, compute_time(p, lane, cost_of(c, lane).time).value);
     if (!contends_) return push(later(lane.work.remaining), c, kCompute);
     unsettle(c, kCompute);
     change_computing(p, 1);

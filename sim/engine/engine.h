@@ -28,6 +28,8 @@ struct EngineOptions {
   bool record = true;                    // keep slices
   Cursor scenario;                       // that is named when the step is too long
   std::function<void(double)> progress;  // told the share of ops that are done, now and then
+  // Unless empty, by micro-batch: factors on the time of attention within documents.
+  std::vector<double> document_loads;
 };
 
 // The pieces of work of a stage's schedule. A piece includes what it waits for within its stage.

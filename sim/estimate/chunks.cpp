@@ -361,7 +361,8 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, Role role, const ChunkCo
       if (op.is<program::ops::Copy>() && op.group == expert_shard_)
         in_shards(l.structure->expert_shards(), l.key.expert_shards);
       if (op.group == expert_replica_) in_shards(l.structure->expert_shards(), l.key.expert_shards);
-      OpTime time{.duration = static_cast<double>(cost.op(op, nodes).value)};
+      OpTime time{.duration = static_cast<double>(cost.op(op, nodes).value),
+                  .of_documents = program::is_of_documents(op.kind)};
       if (program::is_communication(op.kind) && shares(op.group)) {
         const GroupLinks& links = cost.links(op.group);
         const Wire wire = cost.wire(op, links);
@@ -412,6 +413,10 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, Role role, const ChunkCo
     }
     w.tp = busy(segments[work], kTpLane);
     w.dp = busy(segments[work], kDpLane);
+    double of_documents = 0;
+    for (const TimedOp& op : segments[work][kComputeLane])
+      of_documents += op.time.of_documents ? op.time.duration : 0;
+    w.of_documents = rounded(of_documents);
     w.waiting = std::max<std::int64_t>(0, w.time - busy(segments[work], kComputeLane));
   }
   if (l.key.offloaded_layers > 0 && l.key.zero < 2) settle(l.key, segments, pace, priced.cost);

@@ -40,14 +40,14 @@ struct WorkCost {
   // gradients: ps that it takes longer, and that its communication goes on after it.
   std::int64_t longer = 0, trailing = 0;
   std::int64_t dp = 0, dp_last = 0;  // of data-parallel ops, in any micro-batch and in the last
-  // Of the time: tensor-parallel ops run, and compute waits.
-  std::int64_t tp = 0, waiting = 0;
+  // Of the time: tensor-parallel ops run, compute waits, and ops of attention within documents run.
+  std::int64_t tp = 0, waiting = 0, of_documents = 0;
 
   using Field = std::int64_t WorkCost::*;
-  static constexpr std::array<Field, 11> times() {
+  static constexpr std::array<Field, 12> times() {
     return {&WorkCost::time,    &WorkCost::row,    &WorkCost::latency,  &WorkCost::host,
             &WorkCost::hosted,  &WorkCost::longer, &WorkCost::trailing, &WorkCost::dp,
-            &WorkCost::dp_last, &WorkCost::tp,     &WorkCost::waiting};
+            &WorkCost::dp_last, &WorkCost::tp,     &WorkCost::waiting,  &WorkCost::of_documents};
   }
 };
 enum ChunkWork : std::uint8_t { kChunkForward, kChunkBackward, kChunkBackwardInput, kChunkWeight };

@@ -66,7 +66,8 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
                                 [](const Device& d) { return !d.measured.empty(); })),
       collectives_(problem.cluster, problem.stack.collective_sync),
       groups_(topology),
-      chunk_costs_(problem, over_, groups_, std::move(samples)) {}
+      chunk_costs_(problem, over_, groups_, std::move(samples)),
+      documents_(problem.scenario.training) {}
 
 const Mesh& Estimator::mesh(const Plan& p) {
   const std::array key{p.tp,      p.pp,          p.cp,
@@ -557,6 +558,23 @@ Estimate Estimator::peak(const Plan& plan) {
   return out;
 }
 
+Time Estimator::waits_for_documents(const Plan& plan) {
+  if (documents_.even()) return Time{0};
+  const auto v = static_cast<std::size_t>(plan.vpp);
+  document_stages_.clear();
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
+    StageLoad of_stage;
+    for (std::size_t c = r * v; c < (r + 1) * v; ++c) {
+      of_stage.forward += static_cast<double>((*costs_.chunks[c])[kChunkForward].of_documents);
+      of_stage.attention += static_cast<double>(of_micro_batch(*costs_.chunks[c], &WorkCost::of_documents));
+      of_stage.all += static_cast<double>(of_micro_batch(*costs_.chunks[c], &WorkCost::time));
+    }
+    document_stages_.insert(document_stages_.end(), static_cast<std::size_t>(costs_.runs[r].count), of_stage);
+  }
+  const double longer = documents_.longer(plan, document_stages_);
+  return Time{static_cast<std::int64_t>(std::min(longer, static_cast<double>(kLongestStep.value)))};
+}
+
 Estimate Estimator::estimate(const Plan& plan) {
   select(plan);
   const Pieces& p = pieces_with_reductions(plan);
@@ -601,6 +619,8 @@ Estimate Estimator::estimate(const Plan& plan) {
   }
   for (std::size_t r = 0; r < costs_.runs.size(); ++r)
     out.step = std::max(out.step, Time{host_of_chunks(r) * plan.micro_batches + p.runs[r].host});
+  out.documents = waits_for_documents(plan);
+  out.step = std::min(kLongestStep, out.step + out.documents);
   if (too_long_) out.step = kLongestStep;
   if (plan.islands > 1) {
     out.exchange = exchange(plan);

@@ -18,17 +18,19 @@
 
 #include "core/scenario.h"
 #include "program/state/units.h"
+#include "sim/document_loads.h"
 #include "sim/estimate/pipeline.h"
 #include "sim/estimate/tail.h"
 
 namespace orrery::sim {
 
 struct Estimate {
-  Time step;         // of islands, with their share of the exchanges between them
-  Time exchange{0};  // between islands, after every OuterOptimizer::every steps
-  Time compute;      // the step, were all samples there; the same where the scenario says nothing of loading
-  Bytes peak;        // logical bytes of the stage that fills its devices most
-  Bytes memory;      // of a device there
+  Time step;          // of islands, with their share of the exchanges between them
+  Time documents{0};  // that documents of unequal length add (sim/document_loads.h)
+  Time exchange{0};   // between islands, after every OuterOptimizer::every steps
+  Time compute;       // the step, were all samples there; the same where the scenario says nothing of loading
+  Bytes peak;         // logical bytes of the stage that fills its devices most
+  Bytes memory;       // of a device there
   std::int32_t fullest_stage = 0;
   friend bool operator==(const Estimate&, const Estimate&) = default;
 };
@@ -213,6 +215,7 @@ class Estimator {
   double add_host_updates(const StagePieces& s, double start, const HostInputs& inputs);
   std::int64_t updated(const StagePieces& s, std::int64_t start, const HostInputs& inputs);
   Time exchange(const Plan& plan);
+  Time waits_for_documents(const Plan& plan);  // of the selected plan
 
   const Problem& problem_;
   const Topology& topology_;
@@ -226,6 +229,8 @@ class Estimator {
   CollectiveModel collectives_;
   GroupTable groups_;
   ChunkCosts chunk_costs_;
+  DocumentLoads documents_;
+  std::vector<StageLoad> document_stages_;
   Pipeline pipeline_;
   std::map<std::vector<std::string>, std::vector<std::vector<program::Slot>>>
       listed_;  // by ScheduleOrder::stages

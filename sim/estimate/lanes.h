@@ -39,8 +39,9 @@ constexpr std::int32_t kNoWait = std::numeric_limits<std::int32_t>::min() / 2;
 
 struct OpTime {
   double duration = 0;
-  double latency = 0;  // of that, at first: nothing is on the links
-  double share = 0;    // of what its links give it, that it takes then
+  double latency = 0;         // of that, at first: nothing is on the links
+  double share = 0;           // of what its links give it, that it takes then
+  bool of_documents = false;  // program::is_of_documents
 };
 struct TimedOp {
   Waits waits{};

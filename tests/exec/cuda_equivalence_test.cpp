@@ -302,6 +302,25 @@ TEST(OnAGpu, SparseModelsComputeWhatTheyDoOnTheCpu) {
   EXPECT_TRUE(moved);
 }
 
+// Sequences of documents: every stage, tensor rank and rank that shares sequences is told where they begin.
+TEST(OnAGpu, DocumentsComputeWhatTheyDoOnTheCpu) {
+  Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
+  const auto whole = train(tiny("tiny-llama"), plan(1, 1, 1, 0, 4), t, stack(), on(exec::Backend::kCpu));
+  t.documents = {LognormalLength{3, 1}};
+  for (const Plan& p :
+       {sp(plan(2, 2, 1, 1, 4)), context(plan(1, 1, 1, 0, 4), 2, 1),
+        context(plan(1, 1, 1, 0, 4), 2, 1, ContextKeys::kAllGather), context(plan(1, 1, 1, 0, 4), 2, 2)}) {
+    for (const bool flash : {true, false}) {
+      if (!flash && p.cp > 1) continue;
+      const auto expected = train(tiny("tiny-llama"), p, t, stack(flash), on(exec::Backend::kCpu));
+      const auto actual = train(tiny("tiny-llama"), p, t, stack(flash), on(exec::Backend::kCuda));
+      EXPECT_LT(worst(actual.gradients, expected.gradients), 1e-5) << short_name(p);
+      EXPECT_NEAR(actual.steps[0].loss, expected.steps[0].loss, 1e-5 * expected.steps[0].loss);
+      EXPECT_GT(worst(whole.gradients, expected.gradients), 1e-2) << "attention looks past its document";
+    }
+  }
+}
+
 // Tensors that decay stand beside tensors that do not, and shards cut through both.
 TEST(OnAGpu, OptimizersHaveTheSameConstants) {
   Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};

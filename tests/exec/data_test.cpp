@@ -86,6 +86,36 @@ TEST(Data, LoadersReadFurtherTargets) {
   EXPECT_GE(alike, 6);
 }
 
+// A sample has the same documents whoever reads it: two replicas together have what one has. A stage that
+// needs nothing else reads no tokens.
+TEST(Data, LoadersSayWhereDocumentsBegin) {
+  const auto data = built_in_data(3, 64);
+  constexpr std::int64_t kLength = 32;
+  const auto shape = [&](std::int64_t replica, std::int64_t replicas) {
+    Loader::Shape out{1, 4 / replicas, replica, replicas, {kLength}};
+    out.documents.emplace(Documents{LognormalLength{5, 1}});
+    return out;
+  };
+  Loader one(*data, 9, shape(0, 1)), first(*data, 9, shape(0, 2)), second(*data, 9, shape(1, 2));
+  const std::vector<std::int32_t> all = one.step(4).documents;
+  ASSERT_EQ(all.size(), 4 * kLength);
+  const auto sample = [](const std::vector<std::int32_t>& of, std::int64_t i) {
+    return std::vector(of.begin() + i * kLength, of.begin() + (i + 1) * kLength);
+  };
+  for (std::int64_t m = 0; m < 2; ++m) {
+    EXPECT_EQ(sample(first.step(4).documents, m), sample(all, 2 * m));
+    EXPECT_EQ(sample(second.step(4).documents, m), sample(all, 2 * m + 1));
+  }
+  EXPECT_NE(sample(all, 0), sample(all, 1));
+  EXPECT_NE(one.step(5).documents, all);
+  Loader::Shape alone = shape(0, 1);
+  alone.documents_alone = true;
+  Loader middle(*data, 9, alone);
+  EXPECT_EQ(middle.step(4).documents, all);
+  EXPECT_TRUE(middle.step(4).inputs.empty());
+  EXPECT_TRUE(middle.step(4).targets.empty());
+}
+
 TEST_F(Files, TokenFilesHaveAHeader) {
   const auto data = open_data(write("a.bin", token_file({20240520, 1, 5}, {7, 50256, 9, 10, 11})), 2);
   EXPECT_EQ(data->sequences(), 2);

@@ -23,6 +23,7 @@
 
 #include "core/fields.h"
 #include "core/json.h"
+#include "core/scenario.h"
 #include "exec/run.h"
 #include "program/check.h"
 #include "program/schedule.h"
@@ -41,7 +42,8 @@ struct Setting {
   std::int64_t micro_batch = 1, total = 8;  // micro-batches of all replicas of an island
   std::int64_t islands = 1, mtp = 0;
   Precision precision = Precision::kFp32;
-  bool lamb = false, lars = false, muon = false, clipped = false, tied = false, flash = true;
+  bool lamb = false, lars = false, muon = false, clipped = false, tied = false, flash = true,
+       documents = false;
   unsigned adapted = 0;  // adapters: a bit for each target that the model has, of rank 3; 0: none
   BaseStorage base = BaseStorage::kAsComputed;
   friend auto operator<=>(const Setting&, const Setting&) = default;
@@ -81,6 +83,7 @@ struct Setting {
             .lars = lars,
             .muon = muon ? std::optional(Muon{}) : std::nullopt,
             .clip = clipped ? 0.5 : 1e9,
+            .documents = documents ? std::optional(Documents{LognormalLength{3, 1}}) : std::nullopt,
             .outer = islands > 1 ? std::optional(OuterOptimizer{.every = 3}) : std::nullopt,
             .adapter = adapter()};
   }
@@ -308,6 +311,17 @@ void draw_mtp(std::mt19937 random, Setting& s, const Plan& p) {
   if (program::mtp_problem(s.model(), p) || !program::shared_weight_problem(p).empty()) s.mtp = 0;
 }
 
+// A quarter of the plans whose tokens see those before them alone train on sequences of documents.
+void draw_documents(std::mt19937 random, Setting& s) {
+  random.discard(600);
+  if (random() % 4 != 0) return;
+  try {
+    check_documents(s.model(), {LognormalLength{3, 1}}, {"random plan", ""});
+    s.documents = true;
+  } catch (const InputError&) {
+  }
+}
+
 RandomCase random_case(std::mt19937& random, const std::vector<std::string>& models = presets()) {
   for (;;) {
     RandomCase c;
@@ -407,6 +421,7 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
     draw_order(random, s, p);
     draw_loss_chunks(random, s, p);
     draw_mtp(random, s, p);
+    draw_documents(random, s);
     // An embedding's gradient is the sum of two parts where the head or two towers share it.
     const bool towers = s.preset == "decoder";
     // Weights of experts see the tokens of several ranks at once.
@@ -601,7 +616,7 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
                                            : GetParam() < 18 ? expert_kinds()
                                            : GetParam() < 22 ? context_kinds()
                                                              : adapter_kinds();
-  int exact = 0, side_by_side = 0, on_islands = 0;
+  int exact = 0, side_by_side = 0, on_islands = 0, of_documents = 0;
   const int plans = plans_of_batch();
   ASSERT_GE(plans, 20) << "ORRERY_PLANS";
   for (int i = 0; i < plans; ++i) {
@@ -609,11 +624,13 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
     exact += c.exact;
     side_by_side += c.plan.overlap_exchanges;
     on_islands += c.plan.islands > 1;
+    of_documents += c.setting.documents;
     const auto text = [&] {
       return short_name(c.plan) + " of " + c.setting.preset + (c.setting.tied ? " tied" : "") +
-             (c.setting.lamb ? " lamb" : "") + (c.setting.lars ? " lars" : "") +
-             (c.setting.muon ? " muon" : "") + (c.exact ? ", to the bit" : "") + ", seed " +
-             std::to_string(seed) + " plan " + std::to_string(i);
+             (c.setting.documents ? " on documents" : "") + (c.setting.lamb ? " lamb" : "") +
+             (c.setting.lars ? " lars" : "") + (c.setting.muon ? " muon" : "") +
+             (c.exact ? ", to the bit" : "") + ", seed " + std::to_string(seed) + " plan " +
+             std::to_string(i);
     };
     const program::Program program = compile(c);
     const auto problems = program::check(program);
@@ -629,8 +646,9 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
   if (&models == &expert_kinds()) {
     EXPECT_GE(side_by_side, plans / 16);
   }
-  std::printf("  %d of %d to the bit, %d with forwards and backwards side by side, %d on islands\n", exact,
-              plans, side_by_side, on_islands);
+  std::printf(
+      "  %d of %d to the bit, %d with forwards and backwards side by side, %d on islands, %d of documents\n",
+      exact, plans, side_by_side, on_islands, of_documents);
 }
 INSTANTIATE_TEST_SUITE_P(Batches, RandomPlans, testing::Range(0, 26));
 

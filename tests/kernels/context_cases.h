@@ -38,6 +38,7 @@ struct ContextCase {
   float cap = 0;
   Index value = 6;
   double dropout = 0;
+  bool packed = false;  // from documents
   friend void PrintTo(const ContextCase& c, std::ostream* out) { *out << c.name; }
 };
 inline const ContextCase kContextCases[] = {
@@ -54,6 +55,10 @@ inline const ContextCase kContextCases[] = {
     {"heads_2_gathered_2", 2, 2, false, 9},
     {"ring_2_dropout", 2, 1, true, 0, false, 0, 6, 0.3},
     {"heads_2_gathered_2_dropout", 2, 2, false, 0, false, 0, 6, 0.3},
+    {"ring_4_packed", 4, 1, true, 0, false, 0, 6, 0, true},
+    {"ring_2_window_packed_dropout", 2, 1, true, 7, false, 0, 6, 0.3, true},
+    {"gathered_4_packed", 4, 1, false, 0, false, 0, 6, 0, true},
+    {"heads_2_ring_3_packed", 3, 2, true, 0, false, 0, 6, 0, true},
 };
 
 // How far the ranks' results are from the whole's, relative to the largest: outputs and gradients. `shift`:
@@ -61,11 +66,27 @@ inline const ContextCase kContextCases[] = {
 struct ContextErrors {
   double out = 0, dq = 0, dkv = 0;
 };
+// Documents of 1, 2, 3, .. tokens, one behind the other through all samples.
+inline std::vector<std::int32_t> document_starts(Index batch, Index sequence) {
+  std::vector<std::int32_t> out;
+  Index begin = 0, length = 1;
+  for (Index t = 0; t < batch * sequence; ++t) {
+    if (t - begin == length) {
+      begin = t;
+      ++length;
+    }
+    const Index sample = t / sequence * sequence;
+    out.push_back(static_cast<std::int32_t>(std::max<Index>(0, begin - sample)));
+  }
+  return out;
+}
+
 inline ContextErrors context_errors(const ContextCase& c, const ContextKernels& kernels, Index shift = 0) {
   constexpr Index kBatch = 2, kHeads = 8, kKeyHeads = 4, kHead = 6, kTokens = 10;
   constexpr unsigned kNumbers = 20261126;
   const Index sequence = kTokens * c.ring * c.ulysses;
   const Dropout dropout{.probability = c.dropout, .seed = 5, .site = 3, .first_sample = 1};
+  const std::vector<std::int32_t> starts = document_starts(kBatch, sequence);
   const reference::AttentionShape whole{.batch = kBatch,
                                         .seq = sequence,
                                         .heads = kHeads,
@@ -75,7 +96,9 @@ inline ContextErrors context_errors(const ContextCase& c, const ContextKernels& 
                                         .window = c.window,
                                         .sees_all = c.sees_all,
                                         .cap = c.cap,
-                                        .value = c.value};
+                                        .value = c.value,
+                                        .packed = c.packed,
+                                        .document = starts.data()};
   std::mt19937 random(kNumbers);
   const auto numbers = [&](Index n) {
     Floats v(static_cast<std::size_t>(n));
@@ -101,7 +124,9 @@ inline ContextErrors context_errors(const ContextCase& c, const ContextKernels& 
                  .window = c.window,
                  .sees_all = c.sees_all,
                  .cap = c.cap,
-                 .dropout = dropout};
+                 .dropout = dropout,
+                 .packed = c.packed,
+                 .document = starts.data()};
   // Calls use(row of a rank, row of the whole) for the rows of one place in the ring, by heads.
   const auto for_each_row = [&](Index place, auto use) {
     for (Index row = 0; row < s.rows(); ++row) {

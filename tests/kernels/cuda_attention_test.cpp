@@ -13,6 +13,7 @@ struct AttentionCase {
   const char* name;
   DType type;
   reference::AttentionShape shape;
+  bool packed = false;  // from documents
 };
 constexpr Dropout kDrops{.probability = 0.25, .seed = 77, .site = 4, .first_sample = 2};
 const AttentionCase kAttentions[] = {
@@ -31,6 +32,10 @@ const AttentionCase kAttentions[] = {
      {1, 37, 4, 2, 24, true, 4, kDrops, 0, true, 0, 0, 50}},
     {"fp32_narrow_values", DType::kFloat32, {1, 37, 4, 2, 24, false, 0, {}, 0, false, 0, 0, 0, 16}},
     {"fp32_materialised_wide_values", DType::kFloat32, {1, 37, 4, 4, 24, true, 0, {}, 0, false, 0, 0, 0, 40}},
+    {"fp32_packed", DType::kFloat32, {2, 37, 4, 2, 24}, true},
+    {"fp32_packed_window_dropout", DType::kFloat32, {2, 37, 4, 2, 24, false, 4, kDrops, 3}, true},
+    {"fp32_packed_materialised_dropout", DType::kFloat32, {1, 37, 4, 2, 24, true, 4, kDrops}, true},
+    {"bf16_packed_64", DType::kBfloat16, {2, 100, 2, 2, 64}, true},
     {"bf16_plain", DType::kBfloat16, {2, 37, 2, 2, 40}},
     {"bf16_flash_64", DType::kBfloat16, {2, 200, 2, 2, 64}},
     {"bf16_flash_64_one_tile", DType::kBfloat16, {1, 9, 1, 1, 64}},
@@ -61,6 +66,7 @@ Naive naive_attention(DType type, const reference::AttentionShape& s, const Vect
       const Index k = s.heads + kv, v = s.heads + s.kv + kv;
       for (Index i = 0; i < s.seq; ++i) {
         Vector p(static_cast<std::size_t>(i + 1)), dp(p.size());
+        const Index first = s.packed ? s.document[b * s.seq + i] : 0;
         const auto o = static_cast<std::size_t>(((b * s.seq + i) * s.heads + h) * s.head);
         double largest = -1e30, sum = 0, dot = 0;
         for (Index j = 0; j <= i; ++j) {
@@ -69,7 +75,7 @@ Naive naive_attention(DType type, const reference::AttentionShape& s, const Vect
             x += static_cast<double>(qkv[at(i, h, e)]) * qkv[at(j, k, e)];
             y += static_cast<double>(d_out[o + static_cast<std::size_t>(e)]) * qkv[at(j, v, e)];
           }
-          p[static_cast<std::size_t>(j)] = r(x * scale);
+          p[static_cast<std::size_t>(j)] = j < first ? -1e30F : r(x * scale);
           dp[static_cast<std::size_t>(j)] = r(y);
           largest = std::max(largest, static_cast<double>(p[static_cast<std::size_t>(j)]));
         }
@@ -99,9 +105,12 @@ Naive naive_attention(DType type, const reference::AttentionShape& s, const Vect
 }
 
 TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
-  const auto& [name, type, shape] = GetParam();
+  const auto& [name, type, shape, packed] = GetParam();
   TestDevice device;
   reference::AttentionShape s = shape;
+  const std::vector<std::int32_t> starts = document_starts(s.batch, s.seq);
+  s.packed = packed;
+  s.document = device.put(starts);
   const Index tokens = s.batch * s.seq, n_out = tokens * s.heads * s.value_head();
   // Rows of keys in their own tensor stand behind the queries' rows.
   const Index n_q = tokens * s.query_width(), n_kv = s.other_seq > 0 ? s.batch * s.keys() * s.key_width() : 0;
@@ -135,6 +144,7 @@ TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
                        softmax, mask, d_out.at, rows_in(d_qkv, size), workspace);
 
   s.dropout.first_sample += 40;
+  s.document = starts.data();
   Vector out_here(static_cast<std::size_t>(n_out)), softmax_here(n_softmax),
       d_here(static_cast<std::size_t>(n_qkv));
   std::vector<std::uint8_t> mask_here(static_cast<std::size_t>(scores));
@@ -160,11 +170,15 @@ TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
 ContextKernels on_device(DType type) {
   const auto put = [](TestDevice& device, DType as, const Floats& v) { return device.put(as, v); };
   const auto floats = [](void* p) { return static_cast<float*>(p); };
+  const auto on = [](TestDevice& device, ContextShape s) {
+    s.dropout.first_sample -= 1;  // counted from the step's first
+    s.document = device.put(std::vector<std::int32_t>(s.document, s.document + s.batch * s.sequence()));
+    return s;
+  };
   return {[=](const ContextShape& shape, const Floats& q, const Floats& kv, const Floats& sums, Floats& out,
               Floats& lse) {
             TestDevice device;
-            ContextShape s = shape;
-            s.dropout.first_sample -= 1;  // counted from the step's first
+            const ContextShape s = on(device, shape);
             const Index* const step = device.put(std::vector<Index>{1});
             void* const to = put(device, DType::kFloat32, sums);
             void* const of_lse = put(device, DType::kFloat32, lse);
@@ -176,8 +190,7 @@ ContextKernels on_device(DType type) {
           [=](const ContextShape& shape, const Floats& q, const Floats& kv, const Floats& out,
               const Floats& lse, const Floats& d_out, Floats& dq, Floats& dkv) {
             TestDevice device;
-            ContextShape s = shape;
-            s.dropout.first_sample -= 1;
+            const ContextShape s = on(device, shape);
             const Index* const step = device.put(std::vector<Index>{1});
             void *const to_q = put(device, type, dq), *const to_kv = put(device, type, dkv);
             cuda::context_attention_grad(device.stream, type, s, step, put(device, type, q),

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/rotary.h"
+#include "tests/kernels/context_cases.h"
 
 namespace orrery::kernels {
 namespace {
@@ -194,6 +195,9 @@ TEST(Fast, Attention) {
       if (seq > 150) s.cap = 0.7F;
       if (seq > 151) s.explicit_scale = 0.4F;
       if (seq != 64) s.dropout = {0.25, kSeed, 12, 9};
+      const std::vector<std::int32_t> starts = document_starts(2, seq);
+      s.packed = kv == 4 && seq != 153;
+      s.document = starts.data();
       const Vector qkv = random_vector(2 * seq * s.width(), 1, 3), d_out = random_vector(2 * seq * 4 * 10, 2);
       Vector out(d_out.size()), lse(static_cast<std::size_t>(2 * 4 * seq)), d(qkv.size());
       Vector out2(out.size()), lse2(lse.size()), d2(qkv.size());

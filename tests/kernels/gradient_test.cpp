@@ -125,6 +125,39 @@ TEST(Gradient, AttentionOfOtherScores) {
   }
 }
 
+// Documents of 3, 1 and 2 tokens in each of two sequences: what each comes to is what it comes to alone, and
+// so are its gradients.
+TEST(Gradient, AttentionOfDocumentsIsThatOfEachAlone) {
+  const std::vector<std::int32_t> starts{0, 0, 0, 3, 4, 4, 0, 0, 0, 3, 4, 4};
+  for (const bool materialised : {false, true}) {
+    for (const Index window : {0, 2}) {
+      AttentionShape s{2, 6, 4, 2, 4, materialised};
+      s.window = window;
+      s.packed = true;
+      s.document = starts.data();
+      expect_attention_gradient(s);
+      const auto width = static_cast<std::size_t>(s.width()), columns = static_cast<std::size_t>(4 * 4);
+      const Vector qkv = random_vector(12 * width, 1), d_out = random_vector(12 * columns, 2);
+      Vector out(12 * columns), softmax(2 * 4 * 6 * 6), d(qkv.size());
+      attention(s, qkv.data(), out.data(), softmax.data(), nullptr);
+      attention_grad(s, qkv.data(), out.data(), softmax.data(), nullptr, d_out.data(), d.data());
+      for (const std::size_t sample : {0U, 6U}) {
+        for (const auto& [first, tokens] : {std::pair<std::size_t, std::size_t>{0, 3}, {3, 1}, {4, 2}}) {
+          AttentionShape alone{1, static_cast<Index>(tokens), 4, 2, 4, materialised};
+          alone.window = window;
+          const std::size_t at = sample + first;
+          Vector own(tokens * columns), own_softmax(4 * tokens * tokens), own_d(tokens * width);
+          attention(alone, qkv.data() + at * width, own.data(), own_softmax.data(), nullptr);
+          attention_grad(alone, qkv.data() + at * width, own.data(), own_softmax.data(), nullptr,
+                         d_out.data() + at * columns, own_d.data());
+          for (std::size_t i = 0; i < own.size(); ++i) EXPECT_EQ(own[i], out[at * columns + i]);
+          for (std::size_t i = 0; i < own_d.size(); ++i) EXPECT_EQ(own_d[i], d[at * width + i]);
+        }
+      }
+    }
+  }
+}
+
 // Keys and values of another sequence, of more tokens than there are queries and of fewer.
 TEST(Gradient, CrossAttention) {
   for (const auto& [materialised, keys, dropped] :
