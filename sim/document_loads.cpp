@@ -16,7 +16,7 @@ constexpr double kDocuments = 1 << 22, kMostSequences = 1024, kPairsOfRanks = 1 
 // Sequences that a draw of a step looks at, and those that all draws of a mean do. Of larger batches, fewer
 // replicas and micro-batches stand for all.
 constexpr std::int64_t kMostOfDraw = 1 << 17, kMostOfReplica = 1 << 12, kMostOfMean = 1 << 18;
-constexpr std::int64_t kFewestDraws = 4, kMostDraws = 32, kMostSlots = 1 << 13;
+constexpr std::int64_t kFewestDraws = 4, kMostDraws = 256, kMostSlots = 1 << 13, kMostWalked = 1 << 16;
 // Loads are rounded to so many of the most attention that a stage has, or of the longest stage.
 constexpr double kStepsOfAttention = 16, kStepsOfStages = 256;
 
@@ -161,7 +161,9 @@ const std::vector<DocumentLoads::Loads>& DocumentLoads::draws(const Batch& of) {
   std::vector<Loads>& out = draws_[of];
   if (!out.empty()) return out;
   const std::int64_t of_draw = std::min(kMostOfDraw, of.replicas * of.micro_batch * of.micro_batches);
-  const std::int64_t n = std::clamp(kMostOfMean / of_draw, kFewestDraws, kMostDraws);
+  const std::int64_t of_walk = 2 * of.micro_batches * of.pp;
+  const std::int64_t n =
+      std::clamp(std::min(kMostOfMean / of_draw, kMostWalked / of_walk), kFewestDraws, kMostDraws);
   for (std::int64_t d = 0; d < n; ++d) out.push_back(longest(of, static_cast<std::uint64_t>(d)));
   return out;
 }

@@ -11,8 +11,8 @@
 //
 // The replica that is longest paces the step. Replicas that meet in every micro-batch, as they share experts
 // or ZeRO-2's and ZeRO-3's shards, take in each micro-batch as long as the longest of them. Ranks that share
-// sequences have two of 2c parts of each (zig-zag), which are as long under a causal mask and are not within
-// documents: the rank with most pairs paces its sequence, around a ring in each step.
+// sequences have two of 2c parts of each (zig-zag). Under a causal mask all ranks have as many pairs; within
+// documents they do not, and the rank with most of them paces its sequence, around a ring in each step.
 //
 // Some sequences are drawn once, 1,024 where they are of few documents; batches are drawn from these.
 #pragma once
