@@ -50,7 +50,7 @@ std::vector<StepPart> parts_of(const Theme& t, const Breakdown& b) {
   out.push_back({"host", t.other, b.host_s});
   out.push_back({"loading", t.series(6), b.loading_s});
   out.push_back({"islands", t.series(8), b.islands_s});
-  out.push_back({"documents", t.series(9), b.documents_s});
+  out.push_back({"documents", t.series(11), b.documents_s});
   return out;
 }
 
