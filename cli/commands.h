@@ -45,6 +45,7 @@ void add_reliability(CLI::App& parent, App& app);
 void add_serve(CLI::App& parent, App& app);
 void add_generate(CLI::App& parent, App& app);
 void add_gradient_noise(CLI::App& parent, App& app);
+void add_documents(CLI::App& parent, App& app);
 void add_parameter_server(CLI::App& parent, App& app);
 void add_schedule(CLI::App& parent, App& app);
 void add_doctor(CLI::App& parent, App& app);

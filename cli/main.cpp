@@ -119,6 +119,7 @@ int main(int argc, char** argv) {
   orrery::cli::add_serve(cli, app);
   orrery::cli::add_generate(cli, app);
   orrery::cli::add_gradient_noise(cli, app);
+  orrery::cli::add_documents(cli, app);
   orrery::cli::add_parameter_server(cli, app);
   orrery::cli::add_schedule(cli, app);
   orrery::cli::add_schema(cli, app);
