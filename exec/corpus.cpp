@@ -110,11 +110,9 @@ CorpusLengths of_megatron(const std::string& path) {
 }
 
 template <class Token>
-CorpusLengths of_tokens(const std::string& path, std::size_t header, std::int64_t end_token) {
-  const DataFile file(path);
-  if (file.bytes() < header)
-    throw InputError(path, "", "is too short for the header of a token file (1024 bytes)");
-  Numbers<Token> tokens(file, header, (file.bytes() - header) / sizeof(Token));
+CorpusLengths of_tokens(const DataFile& file, const std::string& path, std::size_t header, std::int64_t count,
+                        std::int64_t end_token) {
+  Numbers<Token> tokens(file, header, static_cast<std::size_t>(count));
   Corpus corpus;
   std::int64_t length = 0;
   while (tokens.any()) {
@@ -136,9 +134,10 @@ CorpusLengths corpus_lengths(const std::string& path, std::optional<std::int64_t
   }
   if (!end_token)
     throw InputError(path, "", "does not say where documents end (allowed: a *.idx, or an end token)");
-  constexpr std::size_t kHeader = 256 * 4;  // open_data() checks it
-  return path.ends_with(".bin") ? of_tokens<std::uint16_t>(path, kHeader, *end_token)
-                                : of_tokens<std::uint8_t>(path, 0, *end_token);
+  const DataFile file(path);
+  return path.ends_with(".bin")
+             ? of_tokens<std::uint16_t>(file, path, kTokenHeader, tokens_of_file(file, path), *end_token)
+             : of_tokens<std::uint8_t>(file, path, 0, static_cast<std::int64_t>(file.bytes()), *end_token);
 }
 
 }  // namespace orrery::exec

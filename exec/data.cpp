@@ -44,7 +44,6 @@ class BuiltIn final : public Dataset {
   std::int64_t vocabulary_;
 };
 
-constexpr std::size_t kHeader = 256 * 4;
 constexpr std::int64_t kGpt2Vocabulary = 50257;
 
 class File final : public Dataset {
@@ -53,22 +52,7 @@ class File final : public Dataset {
       : path_(path), file_(path), length_(length), words_(path.ends_with(".bin")) {
     std::int64_t tokens = static_cast<std::int64_t>(file_.bytes());
     if (words_) {
-      static_assert(std::endian::native == std::endian::little);
-      std::array<std::int32_t, 3> header{};
-      if (file_.bytes() < kHeader)
-        throw InputError(path, "", "is too short for the header of a token file (1024 bytes)");
-      file_.read(0, std::as_writable_bytes(std::span(header)));
-      if (header[0] != 20240520 || header[1] != 1) {
-        throw InputError(path, "",
-                         fmt::format("is no token file: it begins with {}, {} (allowed: 20240520, 1)",
-                                     header[0], header[1]));
-      }
-      tokens = header[2];
-      if (tokens < 0 || kHeader + 2 * static_cast<std::size_t>(tokens) > file_.bytes()) {
-        throw InputError(
-            path, "",
-            fmt::format("says that it holds {} tokens, and is {} bytes long", tokens, file_.bytes()));
-      }
+      tokens = tokens_of_file(file_, path);
     }
     sequences_ = (tokens - 1 - further) / length;
     if (sequences_ < 1)
@@ -89,7 +73,7 @@ class File final : public Dataset {
     const auto first = static_cast<std::size_t>(i * length_);
     const std::size_t width = words_ ? 2 : 1;
     std::vector<std::byte> bytes((std::max(tokens.size(), targets.size()) + 1) * width);
-    file_.read((words_ ? kHeader : 0) + first * width, bytes);
+    file_.read((words_ ? kTokenHeader : 0) + first * width, bytes);
     const auto at = [&](std::size_t t) { return token(bytes, t, first); };
     for (std::size_t t = 0; t < tokens.size(); ++t) tokens[t] = at(t);
     for (std::size_t t = 0; t < targets.size(); ++t) targets[t] = at(t + 1);
@@ -139,6 +123,25 @@ class Part final : public Dataset {
 };
 
 }  // namespace
+
+std::int64_t tokens_of_file(const DataFile& file, const std::string& path) {
+  static_assert(std::endian::native == std::endian::little);
+  std::array<std::int32_t, 3> header{};
+  if (file.bytes() < kTokenHeader)
+    throw InputError(path, "", "is too short for the header of a token file (1024 bytes)");
+  file.read(0, std::as_writable_bytes(std::span(header)));
+  if (header[0] != 20240520 || header[1] != 1) {
+    throw InputError(
+        path, "",
+        fmt::format("is no token file: it begins with {}, {} (allowed: 20240520, 1)", header[0], header[1]));
+  }
+  const std::int64_t tokens = header[2];
+  if (tokens < 0 || kTokenHeader + 2 * static_cast<std::size_t>(tokens) > file.bytes()) {
+    throw InputError(path, "",
+                     fmt::format("says that it holds {} tokens, and is {} bytes long", tokens, file.bytes()));
+  }
+  return tokens;
+}
 
 void Dataset::read(std::int64_t, std::span<std::int32_t>, std::span<std::int32_t>) const {
   throw std::logic_error(identity() + " holds no sequences of tokens");

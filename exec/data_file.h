@@ -78,4 +78,9 @@ class DataFile {
   std::size_t bytes_ = 0;
 };
 
+// Of a file of tokens (open_data() in exec/data.h): bytes before the tokens, and how many there are. Throws
+// InputError where the header is not one, or says more than there is.
+inline constexpr std::size_t kTokenHeader = 256 * 4;
+std::int64_t tokens_of_file(const DataFile& file, const std::string& path);
+
 }  // namespace orrery::exec

@@ -299,8 +299,7 @@ std::string text_of(const Imbalance& i) {
 std::string text_of(const DocumentWait& d) {
   std::string out = fmt::format(
       "documents: attention has {:.1f} % of the pairs of tokens that it had without them, and the replica "
-      "with "
-      "the longest paces the step, which takes {} longer than with mean sequences ({:.1f} %)",
+      "with the longest paces the step, which takes {} longer than with mean sequences ({:.1f} %)",
       100 * d.within, format(from_seconds(d.wait_s)), 100 * d.wait_s / d.even_s);
   if (d.mean_s > 0)
     out += fmt::format("; of {} draws 80 % take {} to {}", kLoadDraws, format(from_seconds(d.low_s)),

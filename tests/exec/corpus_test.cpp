@@ -63,7 +63,9 @@ TEST_F(Corpora, AnIndexSaysWhereDocumentsEnd) {
 
 TEST_F(Corpora, OtherFilesEndThemWithAToken) {
   EXPECT_EQ(corpus_lengths(write("a.txt", "ab.c.defg"), '.').lengths, (std::vector<std::int64_t>{3, 2, 4}));
-  std::string tokens(1024, '\0');
+  std::string tokens;
+  for (const std::int32_t n : {20240520, 1, 5}) put(tokens, n);
+  tokens.resize(1024);
   for (const std::uint16_t t : {50256, 3, 4, 50256, 9}) put(tokens, t);
   EXPECT_EQ(corpus_lengths(write("a.bin", tokens), 50256).lengths, (std::vector<std::int64_t>{1, 3, 1}));
 }
@@ -104,6 +106,7 @@ TEST_F(Corpora, DamagedFilesAreRefused) {
   has(refusal(write("a.txt", "abc")), "does not say where documents end");
   has(refusal(write("j.idx", whole), 3), "says itself");
   has(refusal(write("short.bin", "abc"), 3), "too short");
+  has(refusal(write("raw.bin", std::string(2048, 'x')), 3), "no token file");  // Megatron-LM's have no header
 }
 
 }  // namespace
