@@ -242,6 +242,20 @@ void count_experts(const RunAsked& o, const Model& model, exec::RunOptions& opti
     at.fail(fmt::format("{} counts no tokens of experts", name_of(o.backend)), "allowed: --backend cpu");
 }
 
+// Of documents in the data.
+std::optional<std::int32_t> end_token(const RunAsked& o, const Training& training,
+                                      const exec::Dataset& data) {
+  if (!o.end_token) return std::nullopt;
+  const Cursor at{"command line", "/end-token"};
+  if (!training.packs())
+    at.fail("sequences of the scenario are not packed from documents",
+            "allowed: no such option, or a scenario with training.documents");
+  if (*o.end_token >= data.vocabulary())
+    at.fail(fmt::format("{} is no token of the data", *o.end_token),
+            fmt::format("allowed: 0 to {}", data.vocabulary() - 1));
+  return static_cast<std::int32_t>(*o.end_token);
+}
+
 void execute(App& app, RunAsked o) {
   require_checkpoint(o);
   Chosen chosen = load_plan_or_scenario(o.plan, app);
@@ -272,6 +286,7 @@ void execute(App& app, RunAsked o) {
   options.decay_to = static_cast<float>(o.decay_to);
   options.deadline = std::chrono::seconds(o.deadline_s);
   options.data = data.training.get();
+  options.end_token = end_token(o, s.training, *data.whole);
   options.loader = loader_options(o, chosen);
   options.validation = data.validation.get();
   options.validate_every = o.validate_every;
@@ -367,6 +382,11 @@ void add_run(CLI::App& parent, App& app) {
       "--data", o->data,
       "text (a token per byte) or GPT-2 tokens (*.bin); images or events where the model takes "
       "them (docs/file-formats.md); else built-in data");
+  command
+      ->add_option("--end-token", o->end_token,
+                   "token of the data that ends a document, where sequences are packed from documents; "
+                   "without it, where they end is drawn")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
   command->add_option("--validate-every", o->validate_every, "steps between validations on held-out data")
       ->check(CLI::Range(1, 1000000));
   command->add_option("--validation-batches", o->validation_batches, "global batches of a validation")

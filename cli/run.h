@@ -23,6 +23,7 @@ struct RunAsked {
       gemm_cache, rendezvous, secret_file, link, host_link, nvme, nvme_bandwidth, life, life_trace,
       link_latency = "0 us";
   std::vector<std::string> slow, fail;
+  std::optional<std::int64_t> end_token;
   std::vector<Fault> faults;  // of `fail`
   exec::Backend backend = exec::Backend::kCpu;
   exec::Algorithm collectives = exec::Algorithm::kDirect;

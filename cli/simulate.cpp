@@ -46,7 +46,9 @@ Timeline within(Timeline timeline, const Window& window, const Cursor& at) {
   if (window.from > timeline.length())
     at.fail(format(window.from) + " is past the end of the step",
             "allowed: 0 s to " + format(timeline.length()));
-  std::erase_if(timeline.slices, [&](const Slice& s) { return s.end < window.from || s.start > window.to; });
+  const auto outside = [&](const auto& s) { return s.end < window.from || s.start > window.to; };
+  std::erase_if(timeline.slices, outside);
+  std::erase_if(timeline.experts.of, outside);
   return timeline;
 }
 

@@ -2,6 +2,7 @@
 #include "core/timeline.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/json.h"
 #include "core/packed_slices.h"
@@ -12,6 +13,12 @@ Time Timeline::length() const {
   Time end{0};
   for (const Slice& s : slices) end = std::max(end, s.end);
   return end;
+}
+
+void ExpertCounts::sort() {
+  std::stable_sort(of.begin(), of.end(), [](const ExpertTokens& a, const ExpertTokens& b) {
+    return std::tie(a.group, a.start) < std::tie(b.group, b.start);
+  });
 }
 
 std::string kind_of(const TimelineHead& t) {

@@ -118,6 +118,26 @@ struct MemoryPoint {
   friend bool operator==(const MemoryPoint&, const MemoryPoint&) = default;
 };
 
+// Tokens that chose each expert of a layer in a micro-batch, and when the layer worked on them in the forward
+// pass: from the choice of experts until the sum of what they gave.
+struct ExpertTokens {
+  std::int32_t group = 0;  // index in ExpertCounts::groups
+  std::int32_t layer = 0, micro_batch = 0;
+  Time start, end;
+  std::vector<std::int32_t> tokens;  // by expert
+  friend bool operator==(const ExpertTokens&, const ExpertTokens&) = default;
+};
+// How tokens fell on experts. Ranks of a group have all experts of a layer between them: in the order of the
+// list, each has as many. Where several ranks share an expert's columns, the first of them is listed.
+struct ExpertCounts {
+  static constexpr std::size_t kMost = 4'000'000;  // tokens of all experts together that are kept
+  std::vector<std::vector<std::int64_t>> groups;   // ranks, not processes
+  std::vector<ExpertTokens> of;                    // group by group, each in order of start
+  // The order of `of`.
+  void sort();
+  friend bool operator==(const ExpertCounts&, const ExpertCounts&) = default;
+};
+
 // What a timeline says besides its slices.
 struct TimelineHead {
   std::string source;  // "predicted" or "measured", and by what
@@ -131,6 +151,7 @@ struct TimelineHead {
   std::int64_t node_ranks = 0;           // consecutive ranks that share a node; 0: unknown
   std::vector<std::int32_t> process_of;  // by rank; none: every process is one rank
   std::vector<MemoryPoint> memory;       // process by process, each in order of time
+  ExpertCounts experts;                  // none where nobody counted
 };
 
 struct Timeline : TimelineHead {

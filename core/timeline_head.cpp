@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace orrery {
 namespace {
@@ -82,6 +83,84 @@ void read_process_of(const Json& runs, const Cursor& at, TimelineHead& t) {
     at.fail(fmt::format("is for {} ranks", t.process_of.size()), fmt::format("allowed: {}", ranks));
 }
 
+// {"groups": [[ranks], ...], "tokens": [[group, layer, micro-batch, start, end, tokens by expert ...], ...]},
+// times in picoseconds.
+constexpr std::size_t kBeforeTokens = 5;  // numbers
+Json experts_json(const ExpertCounts& experts) {
+  Json rows = Json::array();
+  for (const ExpertTokens& e : experts.of) {
+    Json row = {e.group, e.layer, e.micro_batch, e.start.value, e.end.value};
+    for (const std::int32_t n : e.tokens) row.push_back(n);
+    rows.push_back(std::move(row));
+  }
+  return {{"groups", experts.groups}, {"tokens", std::move(rows)}};
+}
+
+const Json& list_field(const Json& object, const char* key, const Cursor& at) {
+  const Json& list = required(object, key, at);
+  if (!list.is_array()) at.child(key).fail(shown(list) + " is not a list");
+  return list;
+}
+
+ExpertTokens read_tokens(const Json& row, const Cursor& at, const ExpertCounts& experts) {
+  std::vector<std::int64_t> n;
+  read_value(row, at, Field{.name = "tokens", .help = "", .min = 0, .max = 1e18, .most = 1 << 17}, n);
+  if (n.size() <= kBeforeTokens)
+    at.fail(shown(row) + " is too short", "allowed: [group, layer, micro-batch, start, end, tokens ...]");
+  constexpr std::int64_t kMostNumber = (1LL << 31) - 1;
+  for (std::size_t i = 0; i < n.size(); ++i) {
+    const bool time = i == 3 || i == 4;
+    if (!time && n[i] > kMostNumber)
+      at.child(i).fail(fmt::format("{} is too large", n[i]), fmt::format("allowed: 0 to {}", kMostNumber));
+  }
+  if (std::cmp_greater_equal(n[0], experts.groups.size()))
+    at.child(std::size_t{0})
+        .fail(fmt::format("{} is no group", n[0]),
+              fmt::format("allowed: less than {}", experts.groups.size()));
+  if (n[4] < n[3]) at.child(std::size_t{4}).fail("the end is before the start");
+  ExpertTokens out{static_cast<std::int32_t>(n[0]),
+                   static_cast<std::int32_t>(n[1]),
+                   static_cast<std::int32_t>(n[2]),
+                   Time{n[3]},
+                   Time{n[4]},
+                   {}};
+  for (std::size_t i = kBeforeTokens; i < n.size(); ++i)
+    out.tokens.push_back(static_cast<std::int32_t>(n[i]));
+  const std::size_t ranks = experts.groups[static_cast<std::size_t>(out.group)].size();
+  if (out.tokens.size() % ranks != 0)
+    at.fail(fmt::format("has {} experts", out.tokens.size()),
+            fmt::format("allowed: a multiple of the {} ranks of its group", ranks));
+  return out;
+}
+
+void read_experts(const Json& json, const Cursor& at, TimelineHead& t) {
+  if (!json.is_object()) at.fail(shown(json) + " is not an object of groups and tokens");
+  const Json& groups = list_field(json, "groups", at);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const Cursor here = at.child("groups").child(i);
+    std::vector<std::int64_t> ranks;
+    read_value(groups[i], here,
+               Field{.name = "ranks",
+                     .help = "",
+                     .min = 0,
+                     .max = static_cast<double>(kMostRanks - 1),
+                     .most = 1 << 16},
+               ranks);
+    if (ranks.empty()) here.fail("has no ranks");
+    t.experts.groups.push_back(std::move(ranks));
+  }
+  const Json& rows = list_field(json, "tokens", at);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Cursor here = at.child("tokens").child(i);
+    t.experts.of.push_back(read_tokens(rows[i], here, t.experts));
+    count += t.experts.of.back().tokens.size();
+    if (count > ExpertCounts::kMost)
+      here.fail("are more counts of tokens than are read", fmt::format("allowed: {}", ExpertCounts::kMost));
+  }
+  t.experts.sort();
+}
+
 }  // namespace
 
 std::string put_in_order(Slice& s) {
@@ -124,6 +203,13 @@ void name_places(TimelineHead& t, std::int32_t processes, std::int32_t streams, 
     if (p < 0 || p >= processes)
       at.fail(fmt::format("has ranks of process {}", p), fmt::format("allowed: 0 to {}", processes - 1));
   }
+  const std::int64_t ranks = t.process_of.empty() ? processes : std::ssize(t.process_of);
+  for (const std::vector<std::int64_t>& group : t.experts.groups) {
+    for (const std::int64_t rank : group) {
+      if (rank >= ranks)
+        at.fail(fmt::format("has experts of rank {}", rank), fmt::format("allowed: 0 to {}", ranks - 1));
+    }
+  }
 }
 
 std::string text_field(const Json& object, const char* key, const Cursor& at) {
@@ -157,6 +243,7 @@ Json timeline_head(const TimelineHead& t) {
   }
   for (const Axis& a : t.axes) head["axes"][a.name] = a.size;
   if (t.node_ranks > 0) head["node_ranks"] = t.node_ranks;
+  if (!t.experts.of.empty()) head["experts"] = experts_json(t.experts);
   for (std::size_t r = 0; r < t.process_of.size();) {
     const std::size_t first = r;
     while (r < t.process_of.size() && t.process_of[r] == t.process_of[first]) ++r;
@@ -184,6 +271,8 @@ void read_timeline_head(const Json& head, const Cursor& at, TimelineHead& t) {
   if (head.contains("node_ranks")) t.node_ranks = integer_field(head, "node_ranks", kMostRanks, at);
   if (const auto found = head.find("process_of"); found != head.end())
     read_process_of(*found, at.child("process_of"), t);
+  if (const auto found = head.find("experts"); found != head.end())
+    read_experts(*found, at.child("experts"), t);
 }
 
 }  // namespace orrery

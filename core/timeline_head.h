@@ -31,7 +31,8 @@ class Interner {
   std::map<std::string, std::int32_t> index_;
 };
 
-// Source, program, what limits ops and what they communicate (by name), how ranks are numbered and folded.
+// Source, program, what limits ops and what they communicate (by name), how ranks are numbered and folded,
+// tokens of experts.
 Json timeline_head(const TimelineHead& t);
 // Names not seen yet are added to `t.names`. Checks all but what refers to slices.
 void read_timeline_head(const Json& head, const Cursor& at, TimelineHead& t);

@@ -224,7 +224,7 @@ Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape, cons
     const auto all = [&](std::int64_t of_sample) {
       return static_cast<std::size_t>(shape.count() * of_sample);
     };
-    if (shape.documents) slot.batch.documents.resize(all(shape.length()));
+    if (shape.packs()) slot.batch.documents.resize(all(shape.length()));
     if (shape.documents_alone) continue;
     for (const std::int64_t n : shape.inputs) {
       slot.batch.inputs.emplace_back();
@@ -263,13 +263,15 @@ void Loader::fill(std::int64_t number, Desk& desk, Batch& batch) {
                                 (m * shape_.replicas + shape_.replica) * shape_.micro_batch + within;
     const std::int64_t epoch = sample / n;
     const std::int64_t at = shuffled(seed_ + static_cast<std::uint64_t>(epoch), sample % n, n);
-    if (shape_.documents) {
+    const auto documents = [&] {
       const auto length = static_cast<std::size_t>(shape_.length());
-      shape_.documents->draw(
-          seed_, static_cast<std::uint64_t>(at),
-          std::span(batch.documents).subspan(static_cast<std::size_t>(i) * length, length));
+      find_documents(at, desk,
+                     std::span(batch.documents).subspan(static_cast<std::size_t>(i) * length, length));
+    };
+    if (shape_.documents_alone && !shape_.end_token) {
+      documents();
+      continue;
     }
-    if (shape_.documents_alone) continue;
     if (options_.storage) wait_as_emulated(at, epoch == 0, desk);
     if (shape_.of == Shape::Of::kIds) {
       desk.ids.clear();
@@ -289,6 +291,8 @@ void Loader::fill(std::int64_t number, Desk& desk, Batch& batch) {
       continue;
     }
     data_.read(at, desk.tokens, desk.targets);
+    if (shape_.packs()) documents();
+    if (shape_.documents_alone) continue;
     std::int64_t first = 0;
     for (std::size_t k = 0; k < shape_.inputs.size(); ++k) {
       const std::int64_t length = shape_.inputs[k];
@@ -297,6 +301,16 @@ void Loader::fill(std::int64_t number, Desk& desk, Batch& batch) {
     }
     const std::int64_t predicted = shape_.targets();
     std::copy_n(desk.targets.end() - predicted, predicted, batch.targets.begin() + i * predicted);
+  }
+}
+
+// An end token is the last one of its document.
+void Loader::find_documents(std::int64_t sample, const Desk& desk, std::span<std::int32_t> first) const {
+  if (!shape_.end_token) return shape_.documents->draw(seed_, static_cast<std::uint64_t>(sample), first);
+  std::int32_t begin = 0;
+  for (std::size_t t = 0; t < first.size(); ++t) {
+    first[t] = begin;
+    if (desk.tokens[t] == *shape_.end_token) begin = static_cast<std::int32_t>(t) + 1;
   }
 }
 

@@ -100,9 +100,12 @@ class Loader {
     std::vector<std::int64_t> inputs;
     // Or inputs are no tokens, but an image of so many values, or so many ids; the target is its label.
     enum class Of : std::uint8_t { kTokens, kImages, kIds } of = Of::kTokens;
-    std::int64_t further = 0;                    // targets of a sequence beyond those of its tokens
-    std::optional<DocumentLengths> documents{};  // that sequences are packed from
-    bool documents_alone = false;                // nothing is read, and batches have these alone
+    std::int64_t further = 0;  // targets of a sequence beyond those of its tokens
+    // That sequences are packed from: their ends are drawn, or are where this token stands in the data.
+    std::optional<DocumentLengths> documents{};
+    std::optional<std::int32_t> end_token{};
+    bool documents_alone = false;  // batches have the documents of each token, and no tokens
+    bool packs() const { return documents || end_token; }
     std::int64_t targets() const { return of == Of::kTokens ? inputs.back() + further : 1; }
     std::int64_t length() const { return std::accumulate(inputs.begin(), inputs.end(), std::int64_t{0}); }
     std::int64_t count() const { return micro_batch * micro_batches; }
@@ -118,7 +121,7 @@ class Loader {
     std::vector<Input> inputs;          // each [micro-batches, micro-batch, of a sample]
     std::vector<std::int32_t> targets;  // [micro-batches, micro-batch, Shape::targets()]
     // Where there are some, [micro-batches, micro-batch, Shape::length()]: of each token the first one of its
-    // document. Which these are is a function of the seed and the sample.
+    // document. Where ends are drawn, they are a function of the seed and the sample.
     std::vector<std::int32_t> documents;
   };
   // The batch of a step, until the next call; asking for the first one, or for one out of order, starts the
@@ -144,6 +147,7 @@ class Loader {
   void stop();
   void work(std::int64_t worker);
   void fill(std::int64_t number, Desk& desk, Batch& batch);
+  void find_documents(std::int64_t sample, const Desk& desk, std::span<std::int32_t> first) const;
   void wait_as_emulated(std::int64_t sample, bool first_epoch, Desk& desk);
 
   const Dataset& data_;

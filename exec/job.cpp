@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/json.h"
 #include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/terms.h"
+#include "program/expert_spans.h"
 #include "program/live.h"
 
 namespace orrery::exec {
@@ -66,6 +68,41 @@ Timeline make_timeline(const program::Program& program, Backend backend, const A
     t.memory.insert(t.memory.end(), points.begin(), points.end());
   }
   return t;
+}
+
+// Of each rank, the choices that it counted (Rank::choices), in the order of its layers' work.
+ExpertCounts make_counts(const program::Program& program, const Timeline& timeline,
+                         const std::vector<std::vector<std::vector<std::int32_t>>>& choices) {
+  ExpertCounts out;
+  std::map<std::vector<std::int64_t>, std::int32_t> group_of;
+  using Key = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t>;
+  std::map<Key, ExpertTokens> sums;  // of a group's ranks
+  std::vector<std::size_t> next(choices.size(), 0);
+  std::size_t kept = 0;
+  for (const program::ExpertSpan& span : program::expert_spans(program, timeline)) {
+    const auto rank = static_cast<std::size_t>(span.process);
+    if (next[rank] == choices[rank].size()) continue;
+    const std::vector<std::int32_t>& tokens = choices[rank][next[rank]++];
+    std::vector<std::int64_t> ranks = program::expert_group(program, span.process);
+    const auto [group, found] = group_of.try_emplace(ranks, static_cast<std::int32_t>(out.groups.size()));
+    if (found) out.groups.push_back(std::move(ranks));
+    const Key key{group->second, span.layer, span.of_block, span.micro_batch};
+    auto sum = sums.find(key);
+    if (sum == sums.end()) {
+      if (kept + tokens.size() > ExpertCounts::kMost) continue;
+      kept += tokens.size();
+      sum = sums.emplace(key, ExpertTokens{group->second, span.layer, span.micro_batch, span.start, span.end,
+                                           std::vector<std::int32_t>(tokens.size())})
+                .first;
+    }
+    ExpertTokens& all = sum->second;
+    all.start = std::min(all.start, span.start);
+    all.end = std::max(all.end, span.end);
+    for (std::size_t e = 0; e < tokens.size(); ++e) all.tokens[e] += tokens[e];
+  }
+  for (auto& [key, sum] : sums) out.of.push_back(std::move(sum));
+  out.sort();
+  return out;
 }
 
 // Whether ranks that compute on this host's processor have less than a core each. Launchers may bind each
@@ -368,7 +405,25 @@ Timeline Job::measured() {
       std::copy_n(all[r].data(), all[r].size(), reinterpret_cast<char*>(all_measured[r][s].data()));
     }
   }
-  return exchange_.rank() == 0 ? make_timeline(program_, options_.backend, all_measured) : Timeline{};
+  // By rank, its choices one after the other: how many experts each is of, and their tokens.
+  std::vector<std::int32_t> mine;
+  for (const std::vector<std::int32_t>& tokens : rank_.choices) {
+    mine.push_back(static_cast<std::int32_t>(tokens.size()));
+    mine.insert(mine.end(), tokens.begin(), tokens.end());
+  }
+  const std::vector<std::string> all = exchange_.gather(
+      "choices of experts", {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(std::int32_t)});
+  if (exchange_.rank() != 0) return {};
+  Timeline out = make_timeline(program_, options_.backend, all_measured);
+  std::vector<std::vector<std::vector<std::int32_t>>> choices;
+  for (const std::string& text : all) {
+    std::vector<std::int32_t> flat(text.size() / sizeof(std::int32_t));
+    std::copy_n(text.data(), text.size(), reinterpret_cast<char*>(flat.data()));
+    auto& of_rank = choices.emplace_back();
+    for (auto at = flat.begin(); at != flat.end(); at += *at + 1) of_rank.emplace_back(at + 1, at + 1 + *at);
+  }
+  out.experts = make_counts(program_, out, choices);
+  return out;
 }
 
 // The sum over all ranks, on rank 0.
@@ -399,6 +454,15 @@ void Job::collect(RunResult& result) {
   if (exchange_.rank() != 0) return;
   result.alerts = std::move(alerts_);
   for (std::string& alert : watch_->alerts()) result.alerts.push_back(std::move(alert));
+  if (options_.end_token && rank_.pairs > 0) {
+    const double share = rank_.pairs_within / rank_.pairs, planned = program_.training.within_documents(0);
+    constexpr double kOdd = 0.2;
+    if (std::abs(share / planned - 1) > kOdd)
+      result.alerts.push_back(fmt::format(
+          "attention within the data's documents has {:.1f} % of the pairs of tokens, and {:.1f} % within "
+          "those of the scenario, which predictions are of (`orrery documents` writes the data's lengths)",
+          100 * share, 100 * planned));
+  }
   for (std::int64_t r = 0; r < exchange_.ranks(); ++r) {
     const auto stage = program_.stage_of(r);
     const RankClass& c = program_.classes[static_cast<std::size_t>(stage)];

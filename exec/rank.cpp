@@ -33,7 +33,12 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
     const Plan& p = program.plan;
     Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.replica, p.replicas(), {}};
     shape.further = program.model.mtp_layers;
-    if (program.training.packs()) shape.documents.emplace(*program.training.documents);
+    if (program.training.packs()) {
+      if (options.end_token)
+        shape.end_token = options.end_token;
+      else
+        shape.documents.emplace(*program.training.documents);
+    }
     shape.documents_alone = std::all_of(class_.feeds.begin(), class_.feeds.end(), [](const program::Feed& f) {
       return f.of == program::Feed::Of::kDocuments;
     });
@@ -154,6 +159,7 @@ void Rank::load(Loader* loader, std::int64_t number) {
     see(input.values);
   }
   see(batch.documents);
+  if (loader == loader_.get()) count_pairs(batch.documents);
   for (const program::Feed& f : class_.feeds) {
     if (f.type != DType::kInt32) {
       load_values(f, batch.inputs[static_cast<std::size_t>(f.number)].values);
@@ -211,12 +217,25 @@ void Rank::load_values(const program::Feed& f, const std::vector<float>& values)
   }
 }
 
+void Rank::count_pairs(std::span<const std::int32_t> first_of_document) {
+  const std::int64_t sequence = program_.training.sequence;
+  for (std::size_t i = 0; i < first_of_document.size(); ++i) {
+    const std::int64_t t = static_cast<std::int64_t>(i) % sequence;
+    pairs_within += static_cast<double>(t + 1 - first_of_document[i]);
+    pairs += static_cast<double>(t + 1);
+  }
+}
+
 // Tensor ranks that do not share the tokens route all of them alike.
 void Rank::count(const Op& route, std::span<const std::int32_t> tokens) {
   if (!std::get<program::ops::Route>(route.kind).sharded && place_.at.tp != 0) return;
-  std::vector<std::int64_t>& sum = expert_tokens[route.layer];
-  sum.resize(tokens.size());
-  for (std::size_t e = 0; e < tokens.size(); ++e) sum[e] += tokens[e];
+  if (options_.expert_load) {
+    std::vector<std::int64_t>& sum = expert_tokens[route.layer];
+    sum.resize(tokens.size());
+    for (std::size_t e = 0; e < tokens.size(); ++e) sum[e] += tokens[e];
+  }
+  if (options_.timeline && (choices.size() + 1) * tokens.size() <= ExpertCounts::kMost)
+    choices.emplace_back(tokens.begin(), tokens.end());
 }
 
 void Rank::capture(std::size_t u, const Ref& from, double scale, UnitShard& into) {
@@ -253,7 +272,8 @@ Rank::StepResult Rank::step(std::int64_t number) {
     pass.after_update = [&](const Op& op) {
       capture(static_cast<std::size_t>(program::update_ended(op.kind)), op.writes[0], 1, parameters);
     };
-  if (options_.expert_load) {
+  choices.clear();
+  if (options_.expert_load || options_.timeline) {
     pass.routed = [this](const Op& op, std::span<const std::int32_t> tokens) { count(op, tokens); };
   }
   StepResult out = run(pass);

@@ -60,8 +60,14 @@ class Rank {
   Executor& executor() { return *executor_; }
 
   UnitShard gradients, parameters;  // captured
+  // Pairs of tokens that causal attention sees in the sequences that this rank has loaded, and those of one
+  // document; 0 where there are none.
+  double pairs = 0, pairs_within = 0;
   // By block and expert: tokens of all steps that this rank counts, so that the sum over ranks has each once.
   std::map<std::int32_t, std::vector<std::int64_t>> expert_tokens;
+  // Of the last step, where it was measured: each choice of experts that this rank counts, in the order in
+  // which it made them; no more than ExpertCounts::kMost numbers, of which the last ones are left out.
+  std::vector<std::vector<std::int32_t>> choices;
 
  private:
   std::int64_t moments(std::size_t index) const;
@@ -69,6 +75,7 @@ class Rank {
   void load_values(const program::Feed& f, const std::vector<float>& values);
   StepResult run(const Pass& pass);
   bool exchanges_after(std::int64_t done) const;
+  void count_pairs(std::span<const std::int32_t> first_of_document);
   void count(const program::Op& route, std::span<const std::int32_t> tokens);
   void capture(std::size_t unit, const program::Ref& from, double scale, UnitShard& into);
 

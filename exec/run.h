@@ -117,8 +117,11 @@ struct RunOptions {
   // That are injected: a rank dies or freezes where it begins a step, or cannot write its part of a
   // checkpoint (exec/fault.h).
   std::vector<Fault> faults;
-  bool timeline = true;      // measure when ops run; off, to see what measuring costs
-  bool timelines = false;    // keep those of all steps but the first, which pays for warming up
+  bool timeline = true;    // measure when ops run; off, to see what measuring costs
+  bool timelines = false;  // keep those of all steps but the first, which pays for warming up
+  // Where sequences are packed from documents: the token that ends one in the data. None: where they end is
+  // drawn from the lengths of Training::documents.
+  std::optional<std::int32_t> end_token;
   bool capture = false;      // keep gradients and final parameters as logical tensors
   bool expert_load = false;  // count the tokens of experts; on the CPU
   std::chrono::milliseconds deadline{60000};

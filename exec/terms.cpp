@@ -64,6 +64,7 @@ Recipe recipe_of(const program::Program& program, const RunOptions& o, const Dat
   r.clip = t.clip;
   r.dropout = t.dropout;
   r.documents = t.documents;
+  if (t.packs()) r.end_token = o.end_token;
   r.adapter = in_order(t.adapter);
   r.islands = program.plan.islands;
   if (r.islands > 1) r.outer = t.outer;

@@ -30,6 +30,7 @@ struct Recipe {
   Optimizer optimizer;
   double clip = 1, dropout = 0;
   std::optional<Documents> documents;
+  std::optional<std::int64_t> end_token;  // of documents in the data
   std::optional<Muon> muon;
   std::optional<Adapter> adapter;
   std::int64_t islands = 1;
@@ -78,6 +79,11 @@ void describe(V& v, Recipe& r) {
   v(Field{.name = "clip", .help = "largest gradient norm", .min = 0, .max = 1e30}, r.clip);
   v(Field{.name = "dropout", .help = "probability", .min = 0, .max = 1}, r.dropout);
   v(Field{.name = "documents", .help = "that sequences are packed from"}, r.documents);
+  v(Field{.name = "end_token",
+          .help = "that ends a document in the data; absent: ends are drawn",
+          .min = 0,
+          .max = kMost},
+    r.end_token);
   v(Field{.name = "muon", .help = "its constants"}, r.muon);
   v(Field{.name = "adapter", .help = "that alone is trained"}, r.adapter);
   v(Field{.name = "islands", .help = "that train on their own", .min = 1, .max = limits::kMostIslands},

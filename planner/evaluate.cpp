@@ -7,6 +7,7 @@
 #include "program/loads.h"
 #include "sim/document_loads.h"
 #include "sim/estimate/estimate.h"
+#include "sim/expert_counts.h"
 #include "sim/expert_loads.h"
 #include "sim/loading/loading.h"
 
@@ -213,6 +214,7 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   if (options.record) {
     sim::label(out.program, cost, out.simulation.timeline);
     out.simulation.timeline.node_ranks = problem.cluster.devices_per_node;
+    out.simulation.timeline.experts = sim::drawn_counts(out.program, out.simulation.timeline);
   }
 
   Predicted& p = out.predicted;

@@ -19,6 +19,9 @@ trap 'rm -rf "$work"' EXIT
 sed 's/"laptop-cpu"/"here.json"/' scenarios/tiny-cpu-pair.json >"$work/pair.json"
 "$orrery" simulate "$work/pair.json" --trace "$work/predicted.timeline" >/dev/null
 "$orrery" run scenarios/tiny-cpu-pair.json --steps 10 --trace "$work/measured.timeline" >/dev/null
+sed 's/"fp8-blockwise"/&, "expert_load": {"dirichlet": {"spread": 0.3}}/' scenarios/deepseek-v3-dualpipe-2048-h800.json \
+  >"$work/experts.json"
+"$orrery" simulate "$work/experts.json" --trace "$work/experts.timeline" >/dev/null 2>&1
 
 plan="--open $work/llama3-70b.json"
 two="--open $work/predicted.timeline --beside $work/measured.timeline"
@@ -29,6 +32,7 @@ declare -A pictures=(
   [timeline]="$plan --page timeline --at 40s"
   [by-layer]="$plan --page timeline --pane by-layer --at 40s"
   [ranks]="$plan --page timeline --pane ranks"
+  [experts]="--open $work/experts.timeline --page timeline --pane experts --at 6s"
   [predicted-measured]="$two --page timeline --pane difference"
   [why-they-differ]="$two --page timeline --pane why-they-differ"
   [memory]="$plan --page memory"

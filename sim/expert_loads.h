@@ -40,12 +40,18 @@ class ExpertLoads {
   ExpertLoads(const Model& model, const Training& training);
 
   // Whether all loads are 1.
-  bool even(const SharedExperts& of) const { return !load_ || layers_.empty() || of.parts == 1; }
+  bool even(const SharedExperts& of) const {
+    return !training_.expert_load || layers_.empty() || of.parts == 1;
+  }
   // In the mean over what may be drawn, and over all layers. Memoised.
   double mean(const SharedExperts& of);
   // By block of the model, 1 where it has no experts: in the mean, or of one draw of the step.
   std::vector<double> means(const SharedExperts& of) const;
   std::vector<double> drawn(const SharedExperts& of, std::uint64_t draw) const;
+  // Tokens of one draw of the step: by micro-batch and expert, of a layer by its number among those with
+  // experts. `group`: which of the groups of ranks that share experts. Precondition: the training has loads.
+  std::vector<std::vector<std::int32_t>> tokens(const Plan& plan, std::size_t layer,
+                                                std::uint64_t group) const;
   // Even shares that a rank needs room for, in quarters: no layer has more in 19 of 20 draws.
   double room(const SharedExperts& of);
 
@@ -54,9 +60,9 @@ class ExpertLoads {
   template <class Load>
   std::vector<double> by_block(Load load) const;
 
+  Training training_;
   std::int64_t blocks_ = 0;  // of the model
   std::vector<ExpertsAt> layers_;
-  std::optional<ExpertLoad> load_;
   std::map<SharedExperts, double> means_, rooms_;
 };
 

@@ -148,6 +148,7 @@ void TimelinePage::runs_changed() {
     find_whole();
     fill_groupings();
     fill_measures();
+    fill_experts();
     show_legend();
     load_bookmarks();
     sum_up_soon();

@@ -2,7 +2,7 @@
 //
 // The timeline page: one run, or two stacked over one axis of time; what rows and colours mean, search, the
 // critical path; a strip of the whole run; in panes, what is selected, where the time goes by layer, what
-// each rank did, what differs and why, bookmarks.
+// each rank did, tokens of experts, what differs and why, bookmarks.
 #pragma once
 
 #include <QComboBox>
@@ -19,6 +19,7 @@
 #include "gui/panes.h"
 #include "gui/session.h"
 #include "gui/tables.h"
+#include "gui/timeline/expert_map.h"
 #include "gui/timeline/op_tree_view.h"
 #include "gui/timeline/overview.h"
 #include "gui/timeline/rank_map.h"
@@ -40,6 +41,10 @@ class TimelinePage : public QWidget {
   RankMap& rank_map() { return *rank_map_; }
   QComboBox& rank_measure() { return *rank_measure_; }
   OpTreeView& op_tree() { return *op_tree_; }
+  ExpertMap& expert_map() { return *expert_map_; }
+  QComboBox& expert_group() { return *expert_group_; }
+  QComboBox& expert_rows() { return *expert_rows_; }
+  QString experts_text() const { return experts_label_->text(); }
   // Whether what the panes show follows what is looked at.
   bool settled() const { return !soon_.isActive(); }
   // What a user does by key or menu.
@@ -73,6 +78,9 @@ class TimelinePage : public QWidget {
   void build_details();
   QWidget* build_op_tree();
   QWidget* build_rank_map();
+  QWidget* build_expert_map();
+  void fill_experts();
+  void say_fullest();
   void clear_details();
   void runs_changed();
   void find_meetings(std::size_t which);
@@ -116,6 +124,9 @@ class TimelinePage : public QWidget {
   QToolButton* layers_apart_;
   RankMap* rank_map_;
   QComboBox* rank_measure_;
+  ExpertMap* expert_map_;
+  QComboBox *expert_group_, *expert_rows_;
+  QLabel* experts_label_;
   // What the sums on screen are of.
   struct Summed {
     const Run* run = nullptr;

@@ -5,6 +5,7 @@
 #include <QDockWidget>
 #include <QHBoxLayout>
 #include <QScrollArea>
+#include <QScrollBar>
 #include <QSettings>
 #include <QVBoxLayout>
 #include <algorithm>
@@ -89,6 +90,7 @@ void TimelinePage::build_details() {
   below("selection", tr("Selection"), part_pane_);
   below("by-layer", tr("By layer"), build_op_tree());
   below("ranks", tr("Ranks"), build_rank_map());
+  below("experts", tr("Experts"), build_expert_map());
   below("difference", tr("Difference"), difference_pane_);
   below("why-they-differ", tr("Why they differ"), causes_);
   below("bookmarks", tr("Bookmarks"), bookmarks_);
@@ -341,6 +343,54 @@ void TimelinePage::fill_measures() {
   if (!session_.run(0)) return;
   const TimelineHead& t = session_.run(0)->timeline();
   for (const RankMeasure& m : rank_measures(t)) rank_measure_->addItem(name_of(m, t));
+}
+
+QWidget* TimelinePage::build_expert_map() {
+  const auto [out, column, bar] = pane_with_bar();
+  expert_group_ = new QComboBox;
+  expert_group_->setAccessibleName(tr("Ranks that share experts"));
+  expert_rows_ = new QComboBox;
+  expert_rows_->setAccessibleName(tr("Rows of the map"));
+  expert_rows_->addItem(tr("by rank"), static_cast<int>(ExpertMap::By::kRank));
+  expert_rows_->addItem(tr("by expert"), static_cast<int>(ExpertMap::By::kExpert));
+  bar->addWidget(expert_group_);
+  bar->addWidget(expert_rows_);
+  bar->addSpacing(8);
+  experts_label_ = wrapped({});
+  bar->addWidget(experts_label_, 1);
+  expert_map_ = new ExpertMap(session_.time());
+  expert_map_->set_sides(views_[0]->label_width(), views_[0]->verticalScrollBar()->sizeHint().width());
+  column->addWidget(expert_map_, 1);
+  connect(expert_group_, &QComboBox::activated, this, [this](int group) {
+    expert_map_->set_group(group);
+    say_fullest();
+  });
+  connect(expert_rows_, &QComboBox::activated, this, [this] {
+    expert_map_->set_by(static_cast<ExpertMap::By>(expert_rows_->currentData().toInt()));
+    say_fullest();
+  });
+  connect(expert_map_, &ExpertMap::picked, this, [this](std::int64_t rank) { go_to(std::nullopt, rank); });
+  connect(&session_.time(), &TimeView::axis_changed, this, &TimelinePage::say_fullest);
+  return out;
+}
+
+void TimelinePage::fill_experts() {
+  expert_map_->set_run(session_.run(0));
+  expert_group_->clear();
+  expert_group_->addItems(expert_map_->group_names());
+  expert_group_->setVisible(expert_group_->count() > 1);
+  say_fullest();
+}
+
+// What people look for first.
+void TimelinePage::say_fullest() {
+  const RunPtr& run = session_.run(0);
+  const auto fullest = expert_map_->fullest();
+  if (!run || !fullest) return experts_label_->clear();
+  const QString drawn =
+      kind_of(run->timeline()) == "predicted" ? tr("one draw of the scenario's expert_load") : tr("counted");
+  experts_label_->setText(
+      tr("Tokens of experts, %1. Most in what is shown: %2.").arg(drawn, expert_map_->text_of(*fullest)));
 }
 
 void TimelinePage::sum_up_soon() {

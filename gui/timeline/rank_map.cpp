@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "gui/heat.h"
 #include "gui/text.h"
 #include "sim/analysis/statistics.h"
 
@@ -153,32 +154,20 @@ void RankMap::paintEvent(QPaintEvent*) {
   std::erase_if(known, [](double v) { return std::isnan(v); });
   if (known.empty()) known.push_back(0);
   const auto [low, high] = std::minmax_element(known.begin(), known.end());
-  const QColor from = theme.grid, to = theme.pipeline;
-  const auto colour = [&](double share) {
-    const auto mix = [&](int a, int b) { return static_cast<int>(std::lround(a + share * (b - a))); };
-    return QColor(mix(from.red(), to.red()), mix(from.green(), to.green()), mix(from.blue(), to.blue()));
-  };
   const double range = *high - *low;
   const bool flat = range <= 1e-9 * std::max(1.0, std::abs(*high));
-  painter.setPen(theme.text);
-  const QString least = text_of(*low), most = text_of(*high);
-  const int y = kMargin, at = kMargin + painter.fontMetrics().horizontalAdvance(least) + 8;
-  constexpr int kBar = 120;
-  painter.drawText(QRect(kMargin, y, at, 14), Qt::AlignVCenter, least);
-  if (flat) {
-    painter.drawText(QRect(at, y, 400, 14), Qt::AlignVCenter, tr("on all ranks"));
-  } else {
-    for (int x = 0; x < kBar; ++x)
-      painter.fillRect(at + x, y + 1, 1, 12, colour(static_cast<double>(x) / kBar));
-    painter.drawText(QRect(at + kBar + 8, y, 200, 14), Qt::AlignVCenter, most);
-  }
+  const QString least = text_of(*low);
+  if (flat)
+    draw_heat_alike(painter, theme, {kMargin, kMargin}, tr("%1 on all ranks").arg(least));
+  else
+    draw_heat_scale(painter, theme, {kMargin, kMargin}, least, text_of(*high));
   const Grid& g = grid_;
   const int gap = g.size >= 6 ? 1 : 0;
   for (std::size_t r = 0; r < values_.size(); ++r) {
     const QRect c = cell(static_cast<std::int64_t>(r));
     if (c.top() > height()) break;
     if (std::isnan(values_[r])) continue;
-    painter.fillRect(c.adjusted(0, 0, -gap, -gap), colour(flat ? 0.4 : (values_[r] - *low) / range));
+    painter.fillRect(c.adjusted(0, 0, -gap, -gap), heat(theme, flat ? 0.4 : (values_[r] - *low) / range));
   }
   // Between nodes.
   if (node_ranks_ > 1 && g.size >= 3 && g.columns % node_ranks_ == 0) {

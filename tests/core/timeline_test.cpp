@@ -73,6 +73,10 @@ Timeline with_everything() {
               {1, 1, 5, 3, 0, 1, Time{0}, Time{10'000'000}, Time{10'000'001}, Time{123'456'789'012}},
               {0, 0, 0, 4, 1, 0, Time{2}, Time{2}, Time{2}, Time{2}}};
   t.memory = {{0, Time{0}, {1, 2, 3, 4, 5, 6}}, {0, Time{1'000'000}, {9, 0, 3, 4, 5, 6}}, {1, Time{0}, {7}}};
+  t.experts.groups = {{0, 2}, {3}};
+  t.experts.of = {{0, 7, 0, Time{5}, Time{1'234'567}, {3, 0, 9, 1}},
+                  {0, 7, 1, Time{2'000'000}, Time{2'000'000}, {1, 1, 1, 1}},
+                  {1, 2, 0, Time{0}, Time{1}, {2'147'483'647}}};
   return t;
 }
 
@@ -88,6 +92,7 @@ void expect_equal(const Timeline& a, const Timeline& b) {
   EXPECT_EQ(a.axes, b.axes);
   EXPECT_EQ(a.node_ranks, b.node_ranks);
   EXPECT_EQ(a.process_of, b.process_of);
+  EXPECT_EQ(a.experts, b.experts);
   EXPECT_EQ(a.slices, b.slices);
   EXPECT_EQ(a.memory, b.memory);
 }
@@ -129,6 +134,32 @@ TEST(Timeline, WhatABinaryFileClaimsToHoldMustFitInIt) {
   ASSERT_NE(at, std::string::npos);
   text.replace(at, 7, "[0,0,9]");  // slices
   EXPECT_THROW((void)from_binary(text, "file"), InputError);
+}
+
+TEST(Timeline, TokensOfExpertsThatCannotBeAreAnsweredWithAPointer) {
+  const Json good = parse_json(to_chrome_trace(with_everything()), "trace");
+  ASSERT_NO_THROW((void)from_chrome_trace(good, "trace"));
+  const auto expect = [&](const char* pointer, const Json& value, const char* where, const char* why) {
+    Json trace = good;
+    trace[Json::json_pointer(std::string("/otherData/experts") + pointer)] = value;
+    try {
+      (void)from_chrome_trace(trace, "trace");
+      ADD_FAILURE() << pointer << " = " << value << " was read";
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(where), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find(why), std::string::npos) << e.what();
+    }
+  };
+  expect("", 3, "/otherData/experts", "is not an object");
+  expect("/groups", 3, "/otherData/experts/groups", "is not a list");
+  expect("/groups/1", Json::array(), "/otherData/experts/groups/1", "has no ranks");
+  expect("/groups/1/0", 4, "trace", "has experts of rank 4");  // of a plan of 4 ranks
+  expect("/tokens/0", {0, 7, 0, 5, 9}, "/otherData/experts/tokens/0", "is too short");
+  expect("/tokens/0/0", 2, "/otherData/experts/tokens/0/0", "2 is no group");
+  expect("/tokens/0/1", 1LL << 31, "/otherData/experts/tokens/0/1", "is too large");
+  expect("/tokens/0/4", 4, "/otherData/experts/tokens/0/4", "before the start");  // which is 5
+  expect("/tokens/0/5", -1, "/otherData/experts/tokens/0/5", "");
+  expect("/tokens/0", {0, 7, 0, 5, 9, 1, 2, 3}, "/otherData/experts/tokens/0", "a multiple of the 2 ranks");
 }
 
 TEST(Timeline, ATraceWithoutOurFieldsIsAnsweredWithAPointer) {

@@ -547,6 +547,27 @@ TEST_F(Checkpoints, AnotherTrainingIsRefused) {
       << longer.alerts[0];
 }
 
+// Documents that end where the data say so are others than drawn ones.
+TEST_F(Checkpoints, AnotherEndOfDocumentsIsRefused) {
+  const Training t{.global_batch = 8,
+                   .sequence = 8,
+                   .precision = Precision::kFp32,
+                   .math = Math::kFp32,
+                   .documents = Documents{LognormalLength{3, 1}}};
+  const auto program = program::compile(tiny("tiny-llama"), plan(1, 1, 1, 0), t, stack());
+  RunOptions of_data = options(2);
+  of_data.end_token = 5;
+  run(program, of_data);
+  try {
+    resume(program, options(4));
+    ADD_FAILURE();
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("/recipe/end_token"), std::string::npos) << e.what();
+  }
+  of_data.steps = 4;
+  EXPECT_EQ(resume(program, of_data).first_step, 2);
+}
+
 // No other check would notice these values.
 TEST_F(Checkpoints, OnlyTheChecksumKnowsTheRecipe) {
   const auto program = compile(plan(1, 1, 1, 0));

@@ -116,6 +116,59 @@ TEST(Data, LoadersSayWhereDocumentsBegin) {
   EXPECT_TRUE(middle.step(4).targets.empty());
 }
 
+// A document ends with its end token: two sequences of eight bytes, and one behind them for the last target.
+// A stage that needs no tokens finds the same.
+TEST_F(Files, DocumentsEndWhereTheDataSaySo) {
+  const auto data = open_data(write("a.txt", "ab\nc\n\nde\nfghijk.."), 8);
+  ASSERT_EQ(data->sequences(), 2);
+  Loader::Shape shape{1, 2, 0, 1, {8}};
+  shape.end_token = '\n';
+  Loader::Shape alone = shape;
+  alone.documents_alone = true;
+  Loader loader(*data, 1, shape), middle(*data, 1, alone);
+  const Loader::Batch& batch = loader.step(0);
+  for (std::size_t i : {0U, 1U}) {
+    const auto of = [&](const std::vector<std::int32_t>& all) {
+      return std::vector(all.begin() + static_cast<std::ptrdiff_t>(8 * i),
+                         all.begin() + static_cast<std::ptrdiff_t>(8 * i + 8));
+    };
+    const std::vector<std::int32_t> tokens = of(batch.inputs[0].tokens);
+    if (tokens[0] == 'a') {  // a b \n c \n \n d e
+      EXPECT_EQ(of(batch.documents), (std::vector<std::int32_t>{0, 0, 0, 3, 3, 5, 6, 6}));
+    } else {  // \n f g h i j k
+      EXPECT_EQ(tokens[0], '\n');
+      EXPECT_EQ(of(batch.documents), (std::vector<std::int32_t>{0, 1, 1, 1, 1, 1, 1, 1}));
+    }
+  }
+  EXPECT_EQ(middle.step(0).documents, batch.documents);
+  EXPECT_TRUE(middle.step(0).inputs.empty());
+}
+
+// Documents that the data say: every plan computes the loss of the serial run, whichever ranks see the
+// tokens, and it is not the loss of drawn documents, nor of none.
+TEST(Data, PlansAgreeOnDocumentsOfTheData) {
+  Training t{.global_batch = kBatch, .sequence = 16, .precision = Precision::kFp32, .math = Math::kFp32};
+  const double whole = train(tiny("tiny-llama"), plan(1, 1, 1, 0), t, stack()).steps[0].loss;
+  t.documents = {LognormalLength{3, 1}};
+  RunOptions options = small_run(2);
+  const double drawn = train(tiny("tiny-llama"), plan(1, 1, 1, 0), t, stack(), options).steps[0].loss;
+  options.end_token = 5;
+  const RunResult serial = train(tiny("tiny-llama"), plan(1, 1, 1, 0), t, stack(), options);
+  EXPECT_GT(std::abs(serial.steps[0].loss - drawn), 1e-4);
+  EXPECT_GT(std::abs(serial.steps[0].loss - whole), 1e-4);
+  for (const Plan& p : {plan(1, 4, 1, 0), plan(2, 1, 2, 1), sp(plan(2, 2, 1, 0)),
+                        context(plan(1, 2, 2, 0), 2, 1), context(plan(1, 1, 2, 0), 2, 2)}) {
+    const RunResult r = train(tiny("tiny-llama"), p, t, stack(), options);
+    for (std::size_t s = 0; s < 2; ++s)
+      EXPECT_NEAR(r.steps[s].loss, serial.steps[s].loss, 1e-5) << short_name(p) << ", step " << s;
+  }
+  // One token of 64 ends a document, so that most of the pairs are within one; of documents of 3 tokens few.
+  const auto odd = std::find_if(serial.alerts.begin(), serial.alerts.end(), [](const std::string& alert) {
+    return alert.find("attention within the data's documents has") != std::string::npos;
+  });
+  EXPECT_NE(odd, serial.alerts.end());
+}
+
 TEST_F(Files, TokenFilesHaveAHeader) {
   const auto data = open_data(write("a.bin", token_file({20240520, 1, 5}, {7, 50256, 9, 10, 11})), 2);
   EXPECT_EQ(data->sequences(), 2);

@@ -69,6 +69,7 @@ class WindowTest : public QObject {
   void moves_by_the_strip_of_the_whole_run();
   void shows_where_time_goes_by_layer();
   void shows_ranks_as_cells();
+  void shows_tokens_of_experts();
   void opens_a_timeline_without_streams();
   void brings_panes_back();
   void goes_to_the_longest_gap();
@@ -543,6 +544,69 @@ void WindowTest::shows_ranks_as_cells() {
   QSignalSpy picked(&map, &RankMap::picked);
   QTest::mouseClick(&map, Qt::LeftButton, {}, map.cell(100).center());
   QCOMPARE(picked.takeFirst()[0].toLongLong(), 100);
+}
+
+// Two groups of ranks; the second has one layer, which works all of the step.
+void WindowTest::shows_tokens_of_experts() {
+  Timeline t = load_timeline(predicted_.toStdString());
+  const auto ranks = static_cast<std::int64_t>(t.process_of.size());
+  QVERIFY(ranks >= 2);
+  const Time step = t.length();
+  t.experts.groups = {{0, 1}, {1}};
+  t.experts.of = {{0, 3, 0, Time{0}, step / 4, {10, 10, 30, 30}},
+                  {0, 5, 0, step / 2, step / 2 + step / 4, {40, 20, 20, 0}},
+                  {1, 9, 2, Time{0}, step, {7, 7}}};
+  const QString path = folder_.filePath("experts.timeline");
+  save_timeline(path.toStdString(), t);
+  open(path);
+  QVERIFY(window_->bring_pane("experts"));
+  TimelinePage& page = window_->timeline();
+  ExpertMap& map = page.expert_map();
+  QCOMPARE(map.group_names(), (QStringList{"layers 3 to 5, 2 ranks from 0 to 1", "layer 9, rank 1"}));
+  QCOMPARE(map.rows(), 2);
+  map.resize(800, 300);
+  const QRect tracks = map.tracks();
+  const auto at = [&](double x, double y) {
+    return QPoint(tracks.left() + static_cast<int>(x * tracks.width()),
+                  tracks.top() + static_cast<int>(y * tracks.height()));
+  };
+  // The second rank has 60 of 80 tokens in the first layer, which is 1.5 of the even 40; then the first
+  // has 60.
+  const auto fuller = map.place_at(at(0.1, 0.75));
+  QVERIFY(fuller);
+  QCOMPARE(map.text_of(*fuller),
+           QString("rank 1, experts 2 to 3: 60 tokens, 1.50 even shares, in layer 3, micro-batch 0"));
+  QCOMPARE(map.place_at(at(0.6, 0.25))->shares, 1.5);
+  QVERIFY(!map.place_at(at(0.4, 0.25)));  // between the layers
+  QVERIFY(!map.place_at({tracks.left() - 1, tracks.center().y()}));
+  // Darker is more.
+  const QImage picture = map.grab().toImage();
+  const auto colour = [&](double x, double y) { return picture.pixelColor(at(x, y)); };
+  QCOMPARE(colour(0.1, 0.75), light_theme().pipeline);
+  QCOMPARE(colour(0.1, 0.25), light_theme().grid);
+  QCOMPARE(colour(0.4, 0.25), light_theme().row_alternate);
+  // By expert: 40 of 80 tokens are 2 of 4 even shares.
+  page.expert_rows().setCurrentIndex(1);
+  Q_EMIT page.expert_rows().activated(1);
+  QCOMPARE(map.rows(), 4);
+  QCOMPARE(map.place_at(at(0.6, 0.1))->shares, 2.0);
+  QVERIFY(page.experts_text().contains("one draw"));
+  QVERIFY(page.experts_text().contains("rank 0, expert 0: 40 tokens, 2.00 even shares"));
+  // Of the part that is shown.
+  window_->session().time().change([&](TimeAxis& a) { a.show(Time{0}, step / 4); });
+  QVERIFY(page.experts_text().contains("rank 1, expert 2: 30 tokens, 1.50 even shares"));
+  QSignalSpy picked(&map, &ExpertMap::picked);
+  QTest::mouseClick(&map, Qt::LeftButton, {}, at(0.5, 0.9));
+  QCOMPARE(picked.takeFirst()[0].toLongLong(), 1);
+  page.expert_group().setCurrentIndex(1);
+  Q_EMIT page.expert_group().activated(1);
+  QCOMPARE(map.rows(), 2);
+  QCOMPARE(map.place_at(at(0.5, 0.5))->of->layer, 9);
+  // A timeline that says nothing of experts.
+  open(predicted_);
+  QCOMPARE(map.rows(), 0);
+  QVERIFY(page.experts_text().isEmpty());
+  QVERIFY(page.expert_group().isHidden());
 }
 
 void WindowTest::goes_to_the_longest_gap() {

@@ -5,12 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <variant>
 
 #include "core/scenario.h"
 #include "planner/evaluate.h"
+#include "program/expert_spans.h"
 #include "program/loads.h"
 #include "sim/estimate/estimate.h"
 
@@ -229,6 +231,85 @@ Problem problem_with(const std::string& load) {
                  "scenario.json");
   const Cursor at{"scenario.json"};
   return resolve(read_scenario(scenario, at), at, DataFolders());
+}
+
+// A predicted timeline has the tokens of one draw: of each layer, in each micro-batch, as many as are chosen
+// by the tokens of all ranks that share experts, and on the fullest rank what loads say of this draw.
+TEST(ExpertLoads, ATimelineHasTheTokensOfOneDraw) {
+  const Problem even = problem_with(""),
+                uneven = problem_with(R"(, "expert_load": {"dirichlet": {"spread": 0.5}})");
+  Plan p;
+  p.dp = 16;
+  p.ep = 8;
+  p.zero = 1;
+  p.micro_batches = 4;
+  p.recompute = Recompute::kFull;
+  const Topology topology(even.cluster);
+  const planner::EvaluateOptions record{.record = true};
+  EXPECT_TRUE(planner::evaluate(even, topology, p, record).simulation.timeline.experts.of.empty());
+  const planner::Evaluation e = planner::evaluate(uneven, topology, p, record);
+  const ExpertCounts& counts = e.simulation.timeline.experts;
+  ASSERT_FALSE(counts.groups.empty());
+  EXPECT_EQ(counts.groups[0], (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  ASSERT_EQ(counts.of.size(), counts.groups.size() * 32 * 4);  // layers, micro-batches
+  const ExpertLoads loads(uneven.scenario.model, uneven.scenario.training);
+  const std::vector<double> drawn = loads.drawn(shared_experts(p, uneven.scenario.training), 0);
+  std::vector<double> fullest(32, 0.0);
+  for (const ExpertTokens& of : counts.of) {
+    EXPECT_LT(of.start, of.end);
+    ASSERT_EQ(of.tokens.size(), 8U);
+    const double sum = std::accumulate(of.tokens.begin(), of.tokens.end(), 0.0);
+    EXPECT_NEAR(sum, 8 * 4096 * 2, 8);  // ranks, tokens, top_k; each expert's count is rounded
+    const auto most = static_cast<double>(*std::max_element(of.tokens.begin(), of.tokens.end()));
+    fullest[static_cast<std::size_t>(of.layer)] +=
+        most / (sum / 8) / static_cast<double>(4 * counts.groups.size());
+  }
+  // 65,536 choices: an expert's share differs by less than 1.5 % from one micro-batch to another.
+  for (std::size_t l = 0; l < fullest.size(); ++l) EXPECT_NEAR(fullest[l], drawn[l], 0.03 * drawn[l]) << l;
+}
+
+// A capacity bounds what an expert gets; where a rank has all experts there is a group for each.
+TEST(ExpertLoads, DrawnTokensKeepCapacities) {
+  Training t{.global_batch = 8, .sequence = 1024};
+  t.expert_load = {HotLoad{.shares = 8}};
+  const ExpertLoads loads(model_with({.experts = 16, .top_k = 2, .ffn_hidden = 16, .capacity_factor = 1.25}),
+                          t);
+  Plan p;
+  p.dp = p.ep = 4;
+  p.micro_batches = 2;
+  const auto tokens = loads.tokens(p, 1, 0);
+  ASSERT_EQ(tokens.size(), 2U);
+  for (const auto& by_expert : tokens) {
+    EXPECT_EQ(by_expert[0], 4 * 160);  // ranks, 1.25 * 1024 * 2 / 16
+    for (const std::int32_t n : by_expert) EXPECT_LE(n, 4 * 160);
+  }
+  // The other groups' tokens choose by the same chances, and not alike.
+  EXPECT_NE(loads.tokens(p, 1, 1), tokens);
+  EXPECT_EQ(loads.tokens(p, 1, 0), tokens);
+}
+
+// Of 8 ranks that are 2 tensor ranks of 4 replicas, 2 have columns of the same experts and 4 share all; or
+// each rank has experts of its own.
+TEST(ExpertLoads, GroupsAreOfRanksThatHaveAllExpertsBetweenThem) {
+  const Model m = model_with({.experts = 8, .top_k = 2, .ffn_hidden = 64});
+  const Training t{.global_batch = 8, .sequence = 64};
+  Plan p{.tp = 2, .dp = 4, .sequence_parallel = true};
+  p.micro_batches = 2;
+  const auto groups = [&](std::int64_t ep, std::int64_t etp) {
+    p.ep = ep;
+    p.etp = etp;
+    const program::Program program = program::compile(m, p, t, Stack());
+    std::vector<std::vector<std::int64_t>> out;
+    for (std::int64_t r = 0; r < p.ranks(); ++r) out.push_back(program::expert_group(program, r));
+    std::sort(out.begin(), out.end());
+    out.erase(std::unique(out.begin(), out.end()), out.end());
+    return out;
+  };
+  using Groups = std::vector<std::vector<std::int64_t>>;
+  EXPECT_EQ(groups(1, 2), (Groups{{0}, {2}, {4}, {6}}));
+  EXPECT_EQ(groups(2, 2), (Groups{{0, 2}, {4, 6}}));
+  EXPECT_EQ(groups(4, 1), (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(groups(8, 1), (Groups{{0, 1, 2, 3, 4, 5, 6, 7}}));
 }
 
 // The step of uneven loads lies between the draws' ends, above the step of even ones, which is the step that

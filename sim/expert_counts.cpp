@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/expert_counts.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "program/expert_spans.h"
+
+namespace orrery::sim {
+namespace {
+
+// The first rank that a process stands for.
+std::vector<std::int64_t> first_ranks(const Timeline& t) {
+  std::vector<std::int64_t> out(t.rank_labels.size(), -1);
+  for (std::size_t p = 0; p < out.size() && t.process_of.empty(); ++p) out[p] = static_cast<std::int64_t>(p);
+  for (std::size_t r = 0; r < t.process_of.size(); ++r) {
+    std::int64_t& first = out[static_cast<std::size_t>(t.process_of[r])];
+    if (first < 0) first = static_cast<std::int64_t>(r);
+  }
+  return out;
+}
+
+}  // namespace
+
+ExpertCounts drawn_counts(const program::Program& program, const Timeline& timeline) {
+  ExpertCounts out;
+  if (!program.training.expert_load) return out;
+  const std::vector<ExpertsAt> layers = experts_of(program.model);
+  // By block and the number in it: which of all.
+  std::map<std::pair<std::int64_t, std::int32_t>, std::size_t> number_of;
+  std::map<std::int64_t, std::int32_t> seen;
+  for (std::size_t i = 0; i < layers.size(); ++i) number_of[{layers[i].block, seen[layers[i].block]++}] = i;
+
+  const ExpertLoads loads(program.model, program.training);
+  const std::vector<std::int64_t> rank_of = first_ranks(timeline);
+  std::map<std::vector<std::int64_t>, std::int32_t> group_of;  // of which process it is shown
+  std::map<std::pair<std::int32_t, std::size_t>, std::vector<std::vector<std::int32_t>>> drawn;
+  std::vector<std::int32_t> process_of;  // by group: whose spans are shown
+  std::size_t kept = 0;
+  for (const program::ExpertSpan& span : program::expert_spans(program, timeline)) {
+    std::vector<std::int64_t> ranks =
+        program::expert_group(program, rank_of[static_cast<std::size_t>(span.process)]);
+    const auto [found, added] = group_of.try_emplace(ranks, static_cast<std::int32_t>(out.groups.size()));
+    if (added) {
+      out.groups.push_back(std::move(ranks));
+      process_of.push_back(span.process);
+    }
+    const std::int32_t group = found->second;
+    if (process_of[static_cast<std::size_t>(group)] != span.process) continue;
+    const std::size_t layer = number_of.at({span.layer, span.of_block});
+    kept += static_cast<std::size_t>(layers[layer].layer.experts);
+    if (kept > ExpertCounts::kMost) break;
+    auto& by_micro_batch = drawn[{group, layer}];
+    if (by_micro_batch.empty())
+      by_micro_batch = loads.tokens(program.plan, layer, static_cast<std::uint64_t>(group));
+    out.of.push_back({group, span.layer, span.micro_batch, span.start, span.end,
+                      std::move(by_micro_batch[static_cast<std::size_t>(span.micro_batch)])});
+  }
+  out.sort();
+  return out;
+}
+
+}  // namespace orrery::sim
