@@ -13,6 +13,7 @@ namespace {
 struct ExportAsked {
   std::string plan;
   planner::Target target = planner::Target::kMegatron;
+  std::optional<planner::Launcher> launcher;
   bool force = false;
 };
 
@@ -30,11 +31,14 @@ void execute(App& app, const ExportAsked& o) {
       return;
     }
   }
-  const planner::Exported out = planner::export_plan(o.target, problem, chosen.plan, chosen.scenario);
+  const planner::Exported out =
+      o.launcher ? planner::export_job(*o.launcher, o.target, problem, chosen.plan, chosen.scenario)
+                 : planner::export_plan(o.target, problem, chosen.plan, chosen.scenario);
   for (const std::string& note : out.notes) fmt::print(stderr, "note: {}\n", note);
   if (!app.json) return fmt::print("{}", out.text);
   Json json = {
       {"schema", "orrery.export/1"}, {"target", name_of(o.target)}, {"text", out.text}, {"notes", out.notes}};
+  if (o.launcher) json["launcher"] = name_of(*o.launcher);
   json.update(planner::fit_json(fit));
   print_json(json);
 }
@@ -44,11 +48,12 @@ void execute(App& app, const ExportAsked& o) {
 void add_export(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(
       parent, app, "export",
-      "a plan for other software: Megatron-LM (a script; or a job of Slurm, Kubernetes or "
-      "SkyPilot), DeepSpeed, Accelerate's FSDP or torchtitan (a configuration), MaxText (a command)");
+      "a plan for other software: a script, a configuration or a command; and with --launch a job of Slurm, "
+      "Kubernetes or SkyPilot that starts it on all nodes");
   auto o = std::make_shared<ExportAsked>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
-  add_choice<planner::Target>(*command, "--to", o->target, "software that starts it")->required();
+  add_choice<planner::Target>(*command, "--to", o->target, "software that trains with it")->required();
+  add_choice<planner::Launcher>(*command, "--launch", o->launcher, "what starts it on the nodes");
   command->add_flag("--force", o->force, "export a plan that needs more memory than the device has");
   command->callback([&app, o] { execute(app, *o); });
 }

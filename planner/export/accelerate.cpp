@@ -51,7 +51,7 @@ std::string sharding(const Plan& p) {
   return out;
 }
 
-std::vector<std::string> notes(const Training& t, const Plan& p, const Layout& layout, const Recipe& r) {
+std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r) {
   std::vector<std::string> out;
   out.push_back(
       fmt::format("the training script sets {} sequences of {} tokens per device, {} gradient "
@@ -90,8 +90,6 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Layout& l
         "register_post_accumulate_grad_hook steps");
   if (bytes_per_parameter(t.precision).moment == 1)
     out.emplace_back("the optimizer is bitsandbytes.optim.AdamW8bit");
-  if (layout.nodes > 1)
-    out.emplace_back("start it on every node with --machine_rank N and --main_process_ip ADDRESS");
   if (p.zero == 0 && p.recompute == Recompute::kFull)
     out.emplace_back("the model itself recomputes activations: gradient_checkpointing_enable()");
   return out;
@@ -104,7 +102,8 @@ Exported accelerate_config(const Problem& problem, const Plan& p, const Cursor& 
   const Layout layout = layout_of(problem, p, scenario.child("cluster"));
   const bool sharded = is_sharded(p);
   std::string text = fmt::format(
-      "# {} of {}, for {}.\n"
+      "# {} of {}, for {}. On each of {} node{}:\n"
+      "# accelerate launch --config_file THIS_FILE{} TRAINING_SCRIPT\n"
       "compute_environment: LOCAL_MACHINE\n"
       "distributed_type: {}\n"
       "mixed_precision: {}\n"
@@ -116,10 +115,22 @@ Exported accelerate_config(const Problem& problem, const Plan& p, const Cursor& 
       "same_network: true\n"
       "use_cpu: false\n",
       short_name(p), printable(problem.scenario.model.name), printable(problem.stack.runs->software),
+      layout.nodes, layout.nodes == 1 ? "" : "s",
+      layout.nodes == 1 ? "" : " --machine_rank N --main_process_ip ADDRESS",
       sharded ? "FSDP" : (p.dp > 1 ? "MULTI_GPU" : "'NO'"), mixed_precision(t), layout.nodes, p.ranks());
   if (rounds(t.math))
     text += fmt::format("fp8_config:\n  backend: {}\n", t.math == Math::kFp8Delayed ? "TE" : "AO");
-  return {text + sharding(p), notes(t, p, layout, recipe_of(problem))};
+  const char* machine = layout.nodes > 1
+                            ? "  --machine_rank \"$NODE_RANK\" --main_process_ip \"$MASTER_ADDR\" "
+                              "--main_process_port \"${MASTER_PORT:-29500}\" \\\n"
+                            : "";
+  return {.text = text + sharding(p),
+          .notes = notes(t, p, recipe_of(problem)),
+          .variables = {kTrain},
+          .file = "fsdp.yaml",
+          .start = fmt::format("{}exec accelerate launch --config_file \"$FOLDER/fsdp.yaml\" \\\n{}  "
+                               "\"${{train[@]}}\"\n",
+                               reads_train(), machine)};
 }
 
 }  // namespace orrery::planner

@@ -176,6 +176,12 @@ Exported axolotl_config(const Problem& problem, const Plan& p, const Cursor& sce
         fmt::format("chunked_cross_entropy: true\nchunked_cross_entropy_num_chunks: {}\n", p.loss_chunks);
   if (t.adapter) out.text += adapter_lines(*t.adapter, scenario.child("training").child("adapter"));
   out.text += fsdp_lines(p);
+  out.file = "axolotl.yaml";
+  out.start = fmt::format(
+      "exec axolotl train \"$FOLDER/axolotl.yaml\" --launcher torchrun -- --nnodes={} "
+      "--nproc_per_node={}{}\n",
+      layout.nodes, layout.per_node,
+      layout.nodes == 1 ? "" : " --rdzv_backend=c10d --rdzv_endpoint=\"$MASTER_ADDR:${MASTER_PORT:-29500}\"");
   out.notes.emplace_back("names in capital letters are to be replaced");
   if (t.adapter && !t.adapter->targets.empty())
     out.notes.emplace_back("lora_target_modules has the names of models of Llama's kind");

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Megatron-LM's script as an object of Kubernetes and as a task of SkyPilot. What only the user knows stands
-// there as a placeholder with a name.
+// What an export gives, as a job of Slurm, as an object of Kubernetes or as a task of SkyPilot.
 #include <array>
 #include <utility>
 
 #include "core/json.h"
+#include "planner/export/export.h"
 #include "planner/export/launch.h"
 #include "planner/export/recipe.h"
-#include "planner/export/targets.h"
 
 namespace orrery::planner {
 namespace {
@@ -38,72 +37,93 @@ constexpr std::array<std::pair<const char*, const char*>, 14> kAccelerators{{{"a
                                                                              {"v100-16gb", "V100"},
                                                                              {"v100-32gb", "V100-32GB"}}};
 
-}  // namespace
-
-Exported kubernetes_manifest(ManifestKind kind, const Problem& problem, const Plan& p,
-                             const Cursor& scenario) {
-  Exported e = megatron_script(problem, p, scenario);
-  const Layout at = layout_of(problem, p, scenario.child("cluster"));
-  Launch l{.name = name_of(problem.scenario),
-           .tenant = "QUEUE",
-           .nodes = at.nodes,
-           .devices_per_node = at.per_node};
-  l.image = "IMAGE";
-  l.command = body_of(e.text);
-  l.variables = e.variables;
-  e.text = manifest(kind, l);
-  e.notes.push_back(
-      fmt::format("IMAGE, the queue of Kueue (kueue.x-k8s.io/queue-name) and, in env, {} are to be set",
-                  fmt::join(e.variables, ", ")));
-  switch (kind) {
-    case ManifestKind::kTrainJob:
-      e.notes.emplace_back(
-          "the runtime torch-distributed gives a container 64 MiB of /dev/shm; a runtime of yours can mount "
-          "more");
-      break;
-    case ManifestKind::kMpiJob:
-      e.notes.emplace_back(
-          "the image needs Open MPI, and sshd that takes the keys which the operator mounts");
-      break;
-    case ManifestKind::kJob:
-    case ManifestKind::kJobSet:
-    case ManifestKind::kPyTorchJob:
-      break;
-  }
-  return e;
-}
-
-Exported skypilot_task(const Problem& problem, const Plan& p, const Cursor& scenario) {
-  Exported e = megatron_script(problem, p, scenario);
-  const Layout at = layout_of(problem, p, scenario.child("cluster"));
+std::string skypilot_task(const Problem& problem, const Launch& l, const Cursor& cluster) {
   const std::string& device = problem.devices.front().name;
   const auto known = std::find_if(kAccelerators.begin(), kAccelerators.end(),
                                   [&](const auto& a) { return device == a.first; });
   if (known == kAccelerators.end() || problem.devices.size() > 1) {
-    scenario.child("cluster").fail(
-        fmt::format("SkyPilot's name of \"{}\" is not known", problem.device_names()),
-        "allowed: clusters of A100, H100, H200, B200, B300, GB200, GH200, L40S, L4, T4 or V100");
+    cluster.fail(fmt::format("SkyPilot's name of \"{}\" is not known", problem.device_names()),
+                 "allowed: clusters of A100, H100, H200, B200, B300, GB200, GH200, L40S, L4, T4 or V100");
   }
-  std::string text = fmt::format("name: {}\nresources:\n  accelerators: {}:{}\nnum_nodes: {}\nenvs:\n",
-                                 name_of(problem.scenario), known->second, at.per_node, at.nodes);
-  std::string given;
-  for (const std::string& name : e.variables) {
-    text += fmt::format("  {}: null\n", name);
-    given += " --env " + name + "=..";
-  }
+  std::string text = fmt::format("name: {}\nresources:\n  accelerators: {}:{}\nnum_nodes: {}\n",
+                                 launch_name(l.name), known->second, l.devices_per_node, l.nodes);
+  if (!l.variables.empty()) text += "envs:\n";
+  for (const std::string& name : l.variables) text += fmt::format("  {}: null\n", name);
   text +=
       "run: |\n"
       "  MASTER_ADDR=$(echo \"$SKYPILOT_NODE_IPS\" | head -n 1)\n"
       "  export MASTER_ADDR NODE_RANK=$SKYPILOT_NODE_RANK\n";
-  std::string line;
-  for (const char c : body_of(e.text)) {
-    line += c;
-    if (c != '\n') continue;
-    text += line == "\n" ? line : "  " + line;
-    line.clear();
+  return text + indented(2, l.command);
+}
+
+// What a node runs. A file is written where no other node and no other job writes.
+std::string of_node(const Exported& e) {
+  if (e.file.empty()) return body_of(e.text);
+  const std::string end = end_of_text(e.text);
+  return fmt::format("set -euo pipefail\nFOLDER=$(mktemp -d)\ncat >\"$FOLDER/{0}\" <<'{1}'\n{2}{1}\n{3}",
+                     e.file, end, e.text, e.start);
+}
+
+ManifestKind kind_of(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::kJobSet:
+      return ManifestKind::kJobSet;
+    case Launcher::kTrainJob:
+      return ManifestKind::kTrainJob;
+    case Launcher::kPyTorchJob:
+      return ManifestKind::kPyTorchJob;
+    case Launcher::kMpiJob:
+      return ManifestKind::kMpiJob;
+    case Launcher::kKubernetes:
+    case Launcher::kSlurm:
+    case Launcher::kSkypilot:
+      break;
   }
-  e.text = std::move(text);
-  e.notes.push_back("sky launch FILE" + given + " sets what is null");
+  return ManifestKind::kJob;
+}
+
+}  // namespace
+
+Exported export_job(Launcher launcher, Target target, const Problem& problem, const Plan& p,
+                    const Cursor& scenario) {
+  Exported e = export_plan(target, problem, p, scenario);
+  const Layout at = layout_of(problem, p, scenario.child("cluster"));
+  Launch l{.name = name_of(problem.scenario),
+           .nodes = at.nodes,
+           .devices_per_node = at.per_node,
+           .switches = 0,
+           .command = of_node(e),
+           .variables = e.variables};
+  switch (launcher) {
+    case Launcher::kSlurm:
+      e.text = slurm_job(l);
+      return e;
+    case Launcher::kSkypilot: {
+      e.text = skypilot_task(problem, l, scenario.child("cluster"));
+      std::string given;
+      for (const std::string& name : e.variables) given += " --env " + name + "=..";
+      if (!given.empty()) e.notes.push_back("sky launch FILE" + given + " sets what is null");
+      return e;
+    }
+    case Launcher::kKubernetes:
+    case Launcher::kJobSet:
+    case Launcher::kTrainJob:
+    case Launcher::kPyTorchJob:
+    case Launcher::kMpiJob:
+      break;
+  }
+  l.tenant = "QUEUE";
+  l.image = "IMAGE";
+  e.text = manifest(kind_of(launcher), l);
+  e.notes.push_back(fmt::format(
+      "IMAGE, the queue of Kueue (kueue.x-k8s.io/queue-name){} are to be set",
+      e.variables.empty() ? std::string() : fmt::format(" and, in env, {}", fmt::join(e.variables, ", "))));
+  if (launcher == Launcher::kTrainJob)
+    e.notes.emplace_back(
+        "the runtime torch-distributed gives a container 64 MiB of /dev/shm; a runtime of yours can mount "
+        "more");
+  if (launcher == Launcher::kMpiJob)
+    e.notes.emplace_back("the image needs Open MPI, and sshd that takes the keys which the operator mounts");
   return e;
 }
 

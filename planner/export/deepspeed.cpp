@@ -118,7 +118,7 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
 
 }  // namespace
 
-Exported deepspeed_config(const Problem& problem, const Plan& p) {
+Exported deepspeed_config(const Problem& problem, const Plan& p, const Cursor& scenario) {
   const Training& t = problem.scenario.training;
   const Recipe r = recipe_of(problem);
   const bool bf16 = t.parameter_type() == DType::kBfloat16, fp16 = t.parameter_type() == DType::kFloat16;
@@ -149,7 +149,12 @@ Exported deepspeed_config(const Problem& problem, const Plan& p) {
   j["zero_optimization"] = zero(problem, p);
   if (p.offloaded_layers() > 0) j["activation_checkpointing"] = {{"cpu_checkpointing", true}};
   if (own_tensor_parallelism) j["tensor_parallel"] = {{"autotp_size", p.tp}};
-  return {j.dump(2) + "\n", notes(t, p, r)};
+  return {.text = j.dump(2) + "\n",
+          .notes = notes(t, p, r),
+          .variables = {kTrain},
+          .file = "deepspeed.json",
+          .start = reads_train() + "exec " + torchrun(layout_of(problem, p, scenario.child("cluster"))) +
+                   "  \"${train[@]}\" --deepspeed --deepspeed_config \"$FOLDER/deepspeed.json\"\n"};
 }
 
 }  // namespace orrery::planner

@@ -17,13 +17,6 @@ const char* stack_of(Target target) {
   switch (target) {
     case Target::kMegatron:
     case Target::kMegatronBridge:
-    case Target::kSlurm:
-    case Target::kKubernetes:
-    case Target::kJobSet:
-    case Target::kTrainJob:
-    case Target::kPyTorchJob:
-    case Target::kMpiJob:
-    case Target::kSkypilot:
       return "megatron-core";
     case Target::kTorchtitan:
       return "torchtitan";
@@ -58,6 +51,21 @@ Layout layout_of(const Problem& problem, const Plan& plan, const Cursor& at) {
     at.fail(fmt::format("{} ranks are more than the cluster's {} devices", ranks, problem.cluster.devices()));
   at.fail(fmt::format("{} ranks cannot be spread evenly over the {} nodes of {} devices", ranks,
                       problem.cluster.nodes, devices));
+}
+
+std::string torchrun(const Layout& layout) {
+  std::string out =
+      fmt::format("torchrun --nnodes={} --nproc_per_node={} \\\n", layout.nodes, layout.per_node);
+  if (layout.nodes > 1)
+    out +=
+        "  --node_rank=\"$NODE_RANK\" --master_addr=\"$MASTER_ADDR\" --master_port=\"${MASTER_PORT:-29500}\" "
+        "\\\n";
+  return out;
+}
+
+std::string reads_train() {
+  return fmt::format("read -ra train <<<\"${{{0}:?set {0} to your training script and its arguments}}\"\n",
+                     kTrain);
 }
 
 namespace {
@@ -98,13 +106,6 @@ std::string note_of_documents(Target target) {
     case Target::kFsdp:
       return packed + "your data loader has to tell attention where they end, which nothing here does";
     case Target::kMegatron:
-    case Target::kSlurm:
-    case Target::kKubernetes:
-    case Target::kJobSet:
-    case Target::kTrainJob:
-    case Target::kPyTorchJob:
-    case Target::kMpiJob:
-    case Target::kSkypilot:
       break;
   }
   return packed +
@@ -128,26 +129,12 @@ Exported without_documents(Target target, const Problem& problem, const Plan& pl
       return megatron_script(problem, plan, scenario);
     case Target::kMegatronBridge:
       return bridge_script(problem, plan, scenario);
-    case Target::kSlurm:
-      return slurm_script(problem, plan, scenario);
-    case Target::kKubernetes:
-      return kubernetes_manifest(ManifestKind::kJob, problem, plan, scenario);
-    case Target::kJobSet:
-      return kubernetes_manifest(ManifestKind::kJobSet, problem, plan, scenario);
-    case Target::kTrainJob:
-      return kubernetes_manifest(ManifestKind::kTrainJob, problem, plan, scenario);
-    case Target::kPyTorchJob:
-      return kubernetes_manifest(ManifestKind::kPyTorchJob, problem, plan, scenario);
-    case Target::kMpiJob:
-      return kubernetes_manifest(ManifestKind::kMpiJob, problem, plan, scenario);
-    case Target::kSkypilot:
-      return skypilot_task(problem, plan, scenario);
     case Target::kTorchtitan:  // nor do these stacks run adapters
       return torchtitan_config(problem, plan, scenario);
     case Target::kMaxtext:
       return maxtext_command(problem, plan, scenario);
     case Target::kDeepspeed:
-      return with_notes(deepspeed_config(problem, plan));
+      return with_notes(deepspeed_config(problem, plan, scenario));
     case Target::kFsdp:
       return with_notes(accelerate_config(problem, plan, scenario));
     case Target::kAxolotl:

@@ -32,6 +32,31 @@ std::string launch_name(const std::string& name) {
   return letter ? out : out.empty() ? "job" : "job-" + out;
 }
 
+std::string indented(int spaces, const std::string& text) {
+  std::string out, line;
+  const auto flush = [&] {
+    if (!line.empty()) out += std::string(static_cast<std::size_t>(spaces), ' ') + line;
+    line.clear();
+  };
+  for (const char c : text) {
+    if (c == '\r') continue;
+    if (c != '\n') {
+      line += c;
+      continue;
+    }
+    flush();
+    out += '\n';
+  }
+  flush();
+  return out;
+}
+
+std::string end_of_text(const std::string& text) {
+  std::string end = "END";
+  while (text.find(end) != std::string::npos) end += '_';
+  return end;
+}
+
 std::string shell_quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -39,24 +64,34 @@ std::string shell_quoted(const std::string& text) {
 }
 
 std::string slurm_job(const Launch& l) {
-  std::string out = fmt::format(
-      "#!/bin/bash\n"
-      "#SBATCH --job-name={}\n"
-      "#SBATCH --account={}\n"
+  std::string out = fmt::format("#!/bin/bash\n#SBATCH --job-name={}\n", launch_name(l.name));
+  if (!l.tenant.empty()) out += fmt::format("#SBATCH --account={}\n", launch_name(l.tenant));
+  out += fmt::format(
       "#SBATCH --nodes={}\n"
       "#SBATCH --ntasks-per-node=1\n"
       "#SBATCH --gpus-per-node={}\n",
-      launch_name(l.name), launch_name(l.tenant), l.nodes, l.devices_per_node);
-  if (l.nodes > 1) out += fmt::format("#SBATCH --exclusive\n#SBATCH --switches={}\n", l.switches);
+      l.nodes, l.devices_per_node);
+  if (l.nodes > 1 && l.switches > 0)
+    out += fmt::format("#SBATCH --exclusive\n#SBATCH --switches={}\n", l.switches);
   if (l.limit) out += fmt::format("#SBATCH --time={}\n", slurm_time(*l.limit));
   if (l.priority != 0) out += fmt::format("#SBATCH --comment=\"priority {}\"\n", l.priority);
-  out +=
-      "#SBATCH --requeue\n"
-      "set -euo pipefail\n\n"
-      "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\n"
-      "export MASTER_ADDR\n";
-  return out + fmt::format("srun bash -c 'export NODE_RANK=$SLURM_NODEID; exec bash -c \"$0\"' {}\n",
-                           shell_quoted(l.command));
+  out += l.tenant.empty() ? "#SBATCH --export=ALL\n"
+                            "# To be filled in, with one # less, where your cluster wants them:\n"
+                            "##SBATCH --account=ACCOUNT\n"
+                            "##SBATCH --partition=PARTITION\n"
+                            "##SBATCH --time=D-HH:MM:SS\n"
+                            "##SBATCH --container-image=IMAGE\n"
+                          : "#SBATCH --requeue\n";
+  const std::string end = end_of_text(l.command);
+  return out + fmt::format(
+                   "set -euo pipefail\n\n"
+                   "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\n"
+                   "export MASTER_ADDR\n"
+                   "# On each node:\n"
+                   "srun bash -c \"$(\n  cat <<'{0}'\n"
+                   "export NODE_RANK=$SLURM_NODEID\n"
+                   "{1}{2}{0}\n)\"\n",
+                   end, l.command, l.command.ends_with('\n') ? "" : "\n");
 }
 
 }  // namespace orrery::planner

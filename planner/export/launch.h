@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job of a queue as Slurm and Kubernetes start it: how many nodes, for how long, for whom; what it runs is
-// a plan (a script of Megatron-LM, export.h) or a command.
+// A job as Slurm and Kubernetes start it: how many nodes, for how long, for whom; what it runs is a plan
+// (export.h) or a command.
 //
 //   Launch l{.name = "llama", .tenant = "vision", .nodes = 4, .devices_per_node = 8, .switches = 1,
 //            .limit = RunTime{7200}, .command = "python train.py"};
@@ -19,9 +19,9 @@
 namespace orrery::planner {
 
 struct Launch {
-  std::string name, tenant;
+  std::string name, tenant;  // no tenant: the user's to say
   std::int64_t nodes = 1, devices_per_node = 8;
-  std::int64_t switches = 1;     // leaf switches that it fits under
+  std::int64_t switches = 1;     // leaf switches that it fits under; 0: unknown
   std::optional<RunTime> limit;  // that the user asked for
   std::int64_t priority = 0;
   std::string command;                 // of every node
@@ -32,11 +32,19 @@ struct Launch {
 // Lower-case letters, digits and hyphens, beginning with a letter, as names of Kubernetes are (RFC 1035).
 std::string launch_name(const std::string& name);
 
+// The lines of a text, indented as YAML's blocks want them; without carriage returns, which would end a line
+// of a block.
+std::string indented(int spaces, const std::string& text);
+
+// A word that ends the text in a shell's here-document, and stands nowhere in it.
+std::string end_of_text(const std::string& text);
+
 // The text as one word of a shell, within single quotation marks.
 std::string shell_quoted(const std::string& text);
 
-// `#SBATCH --switches` asks for as few leaf switches as the job fits under, --account is the tenant. The
-// command runs once a node; NODE_RANK and MASTER_ADDR are set for it.
+// `#SBATCH --switches` asks for as few leaf switches as the job fits under, --account is the tenant; without
+// one the user's environment is the job's, and options that clusters want stand in comments. The command runs
+// once a node; NODE_RANK and MASTER_ADDR are set for it.
 std::string slurm_job(const Launch& launch);
 
 // Objects of Kubernetes that start a pod on each node, by the controller that reads them (the versions are

@@ -16,26 +16,6 @@ std::string yaml(const std::string& text) {
   return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-// The lines of a text, indented; without carriage returns, which would end a line of a block.
-std::string indented(int spaces, const std::string& text) {
-  std::string out, line;
-  const auto flush = [&] {
-    if (!line.empty()) out += std::string(static_cast<std::size_t>(spaces), ' ') + line;
-    line.clear();
-  };
-  for (const char c : text) {
-    if (c == '\r') continue;
-    if (c != '\n') {
-      line += c;
-      continue;
-    }
-    flush();
-    out += '\n';
-  }
-  flush();
-  return out;
-}
-
 // A variable of the environment with a value, or with what a field of the pod says.
 struct Setting {
   std::string name, value, field;

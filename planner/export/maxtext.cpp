@@ -87,6 +87,15 @@ const char* remat_policy(Recompute r) {
   return "full";
 }
 
+// What JAX reads of the nodes of a run.
+std::string nodes_of_each_other(std::int64_t nodes) {
+  return fmt::format(
+      "export NNODES={} NODE_RANK=\"${{NODE_RANK:?set NODE_RANK to the number of this node, from 0}}\"\n"
+      "export JAX_COORDINATOR_IP=\"${{MASTER_ADDR:?set MASTER_ADDR to the host name of the first node}}\"\n"
+      "export JAX_COORDINATOR_PORT=\"${{MASTER_PORT:-29500}}\"\n",
+      nodes);
+}
+
 }  // namespace
 
 Exported maxtext_command(const Problem& problem, const Plan& p, const Cursor& scenario) {
@@ -134,15 +143,15 @@ Exported maxtext_command(const Problem& problem, const Plan& p, const Cursor& sc
       "#!/usr/bin/env bash\n"
       "# {} of {}, for {}: once on each of {} nodes with {} GPUs.\n"
       "set -euo pipefail\n"
-      "python3 -m maxtext.trainers.pre_train.train \"${{MAXTEXT:?set MAXTEXT to its "
+      "{}"
+      "exec python3 -m maxtext.trainers.pre_train.train \"${{MAXTEXT:?set MAXTEXT to its "
       "checkout}}\"/src/maxtext/configs/base.yml",
       short_name(p), printable(problem.scenario.model.name), printable(problem.stack.runs->software),
-      layout.nodes, layout.per_node);
-  std::vector<std::string> notes;
-  if (layout.nodes > 1)
-    notes.emplace_back(
-        "JAX_COORDINATOR_IP, JAX_COORDINATOR_PORT, NNODES and NODE_RANK tell nodes of each other");
-  return {text + x.text() + "\n", notes};
+      layout.nodes, layout.per_node, layout.nodes > 1 ? nodes_of_each_other(layout.nodes) : "");
+  std::vector<std::string> variables{"MAXTEXT", "RUN_NAME", "OUTPUT", "TOKENIZER", "DATASET"};
+  if (!r.learning_rate) variables.emplace_back("LR");
+  if (r.steps == 0) variables.emplace_back("STEPS");
+  return {.text = text + x.text() + "\n", .variables = std::move(variables)};
 }
 
 }  // namespace orrery::planner

@@ -636,45 +636,15 @@ Exported megatron_script(const Problem& problem, const Plan& p, const Cursor& sc
   std::vector<AskedVariable> variables = megatron_variables(problem);
   std::vector<std::string> asked;
   for (const AskedVariable& v : variables) asked.emplace_back(v.name);
-  std::string launch =
-      fmt::format("exec torchrun --nnodes={} --nproc_per_node={} \\\n", at.nodes, at.per_node);
   if (at.nodes > 1) {
     variables.push_back({"MASTER_ADDR", "the host name of the first node"});
     variables.push_back({"NODE_RANK", "the number of this node, from 0"});
-    launch +=
-        "  --node_rank=\"$NODE_RANK\" --master_addr=\"$MASTER_ADDR\" --master_port=\"${MASTER_PORT:-29500}\" "
-        "\\\n";
   }
-  return {"#!/bin/bash\n" + title(problem, p) + "set -euo pipefail\n\n" + wanted(variables) + connections(p) +
-              launch + "  \"$MEGATRON/pretrain_gpt.py\"" + arguments(problem, p),
-          megatron_notes(problem, p, at), std::move(asked)};
-}
-
-Exported slurm_script(const Problem& problem, const Plan& p, const Cursor& scenario) {
-  check_megatron(problem, scenario);
-  const Layout at = layout_of(problem, p, scenario.child("cluster"));
-  const std::string job = fmt::format(
-      "#SBATCH --job-name=orrery\n"
-      "#SBATCH --nodes={0}\n"
-      "#SBATCH --ntasks-per-node=1\n"
-      "#SBATCH --gpus-per-node={1}\n"
-      "#SBATCH --export=ALL\n"
-      "# To be filled in, with one # less, where your cluster wants them:\n"
-      "##SBATCH --account=ACCOUNT\n"
-      "##SBATCH --partition=PARTITION\n"
-      "##SBATCH --time=D-HH:MM:SS\n"
-      "##SBATCH --container-image=IMAGE\n",
-      at.nodes, at.per_node);
-  const std::string launch = fmt::format(
-      "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\n"
-      "srun torchrun --nnodes={0} --nproc_per_node={1} --rdzv_id=\"$SLURM_JOB_ID\" --rdzv_backend=c10d \\\n"
-      "  --rdzv_endpoint=\"$head:${{MASTER_PORT:-29500}}\" \\\n",
-      at.nodes, at.per_node);
-  return {"#!/bin/bash\n" + job + title(problem, p) + "set -euo pipefail\n\n" +
-              wanted(megatron_variables(problem)) + connections(p) + launch +
-              "  \"$MEGATRON/pretrain_gpt.py\"" + arguments(problem, p),
-          megatron_notes(problem, p, at),
-          {}};
+  return {.text = "#!/bin/bash\n" + title(problem, p) + "set -euo pipefail\n\n" + wanted(variables) +
+                  connections(p) + "exec " + torchrun(at) + "  \"$MEGATRON/pretrain_gpt.py\"" +
+                  arguments(problem, p),
+          .notes = megatron_notes(problem, p, at),
+          .variables = std::move(asked)};
 }
 
 }  // namespace orrery::planner

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "core/scenario.h"
 
@@ -27,5 +28,12 @@ struct Layout {
   std::int64_t nodes = 1, per_node = 1;
 };
 Layout layout_of(const Problem& problem, const Plan& plan, const Cursor& at);
+
+// The command that starts the ranks of a node, up to what they run, in lines that go on.
+std::string torchrun(const Layout& layout);
+// Of software that runs a training script of the user's: lines of bash that make the array `train` of the
+// variable kTrain.
+inline constexpr const char* kTrain = "TRAIN";
+std::string reads_train();
 
 }  // namespace orrery::planner

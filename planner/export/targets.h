@@ -4,19 +4,14 @@
 #pragma once
 
 #include "planner/export/export.h"
-#include "planner/export/launch.h"
 
 namespace orrery::planner {
 
 Exported megatron_script(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported bridge_script(const Problem& problem, const Plan& plan, const Cursor& scenario);
-Exported slurm_script(const Problem& problem, const Plan& plan, const Cursor& scenario);
-Exported deepspeed_config(const Problem& problem, const Plan& plan);
+Exported deepspeed_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported torchtitan_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported maxtext_command(const Problem& problem, const Plan& plan, const Cursor& scenario);
-Exported kubernetes_manifest(ManifestKind kind, const Problem& problem, const Plan& plan,
-                             const Cursor& scenario);
-Exported skypilot_task(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported accelerate_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported axolotl_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
 

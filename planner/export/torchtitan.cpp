@@ -223,7 +223,11 @@ Exported torchtitan_config(const Problem& problem, const Plan& p, const Cursor& 
     notes.emplace_back("no learning rate is advised for this optimizer: lr is a placeholder");
   if (p.recompute == Recompute::kSelective)
     notes.emplace_back("selective recomputation by op keeps attention and every second product");
-  return {text, notes};
+  return {.text = std::move(text),
+          .notes = std::move(notes),
+          .file = "torchtitan.toml",
+          .start = "exec " + torchrun(layout) +
+                   "  -m torchtitan.train --job.config_file \"$FOLDER/torchtitan.toml\"\n"};
 }
 
 }  // namespace orrery::planner

@@ -394,7 +394,8 @@ TEST(Cli, ExportsPasteIntoALauncher) {
   EXPECT_EQ(j["train_batch_size"].get<int>(),
             j["train_micro_batch_size_per_gpu"].get<int>() * j["gradient_accumulation_steps"].get<int>() * 2);
   EXPECT_EQ(j["zero_optimization"]["stage"], 1);
-  EXPECT_NE(orrery("export --to slurm " + scenario("llama3-70b-p4d")).out.find("#SBATCH --nodes=8"),
+  EXPECT_NE(orrery("export --to megatron --launch slurm " + scenario("llama3-70b-p4d"))
+                .out.find("#SBATCH --nodes=8"),
             std::string::npos);
 }
 
@@ -454,9 +455,14 @@ TEST(Cli, SeedsHave64Bits) {
 }
 
 TEST(Cli, TheDocumentationNamesEveryTarget) {
-  std::vector<std::string> names;
-  for (const auto& [target, name] : enum_names(planner::Target{})) names.emplace_back(name);
-  const std::string line = fmt::format("orrery export PLAN|SCENARIO --to {}\n", fmt::join(names, "|"));
+  const auto names = [](auto all) {
+    std::vector<std::string> out;
+    for (const auto& [value, name] : all) out.emplace_back(name);
+    return fmt::format("{}", fmt::join(out, "|"));
+  };
+  const std::string line =
+      fmt::format("orrery export PLAN|SCENARIO --to {}\n           [--launch {}]\n",
+                  names(enum_names(planner::Target{})), names(enum_names(planner::Launcher{})));
   EXPECT_NE(load_text(std::string(ORRERY_ROOT) + "/docs/cli.md").find(line), std::string::npos) << line;
 }
 

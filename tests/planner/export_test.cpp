@@ -568,10 +568,11 @@ ExportCase llama3_8b() {
 // 1e12 tokens of 64 x 8192 a step: 1,907,349 steps; 375e6 tokens of warm-up: 716 steps.
 // A name with a line end would be a command of the script.
 TEST(MegatronExport, NamesStayInTheirComment) {
-  for (const Target target : {Target::kMegatron, Target::kSlurm}) {
-    ExportCase c = RandomCases(target).next();
-    c.problem.scenario.model.name = c.problem.devices[0].name = "x\ntouch pwned\n#";
-    const std::string script = export_plan(target, c.problem, c.plan, {}).text;
+  ExportCase c = RandomCases(Target::kMegatron).next();
+  c.problem.scenario.model.name = c.problem.devices[0].name = "x\ntouch pwned\n#";
+  for (const std::string& script :
+       {export_plan(Target::kMegatron, c.problem, c.plan, {}).text,
+        export_job(Launcher::kSlurm, Target::kMegatron, c.problem, c.plan, {}).text}) {
     EXPECT_NE(script.find("touch pwned"), std::string::npos);
     EXPECT_EQ(script.find("\ntouch"), std::string::npos) << script;
   }
@@ -721,17 +722,17 @@ TEST(MegatronScript, ShardedParametersLeaveTheDeviceItsQueues) {
 
 TEST(MegatronScript, SlurmStartsIt) {
   const ExportCase c = llama3_8b();
-  const std::string script = export_plan(Target::kSlurm, c.problem, c.plan, {}).text;
+  const std::string script = export_job(Launcher::kSlurm, Target::kMegatron, c.problem, c.plan, {}).text;
   EXPECT_NE(script.find("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=8\n"),
             std::string::npos);
-  const Ran r = run_script(script, std::string(kSet) + "SLURM_JOB_NODELIST=x SLURM_JOB_ID=7");
+  const Ran r = run_script(script, std::string(kSet) + "SLURM_JOB_NODELIST=x SLURM_NODEID=1");
   ASSERT_EQ(r.status, 0) << r.out;
-  EXPECT_NE(
-      r.out.find(
-          "--rdzv_id=7\n--rdzv_backend=c10d\n--rdzv_endpoint=host1:29500\n/opt/megatron/pretrain_gpt.py\n"),
-      std::string::npos)
+  EXPECT_NE(r.out.find("--node_rank=1\n--master_addr=host1\n--master_port=29500\n"
+                       "/opt/megatron/pretrain_gpt.py\n"),
+            std::string::npos)
       << r.out;
-  EXPECT_EQ(arguments_of(script), arguments_of(export_plan(Target::kMegatron, c.problem, c.plan, {}).text));
+  const std::string of_node = script.substr(0, script.find("\nEND\n") + 1);
+  EXPECT_EQ(arguments_of(of_node), arguments_of(export_plan(Target::kMegatron, c.problem, c.plan, {}).text));
 }
 
 }  // namespace

@@ -71,13 +71,13 @@ def scenario(model="llama-3.1-8b", nodes=2, cluster="p5", batch=64, plan=None, *
             "plan": plan or {}}
 
 
-def export(target, question):
+def export(target, question, launcher=None):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "s.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(question, file)
-        done = subprocess.run([PROGRAM, "export", path, "--to", target, "--json", "--force"], capture_output=True,
-                              text=True)
+        done = subprocess.run([PROGRAM, "export", path, "--to", target, "--json", "--force"] +
+                              (["--launch", launcher] if launcher else []), capture_output=True, text=True)
     if done.returncode != 0:
         return done.returncode, done.stderr
     return 0, json.loads(done.stdout)["text"]
@@ -382,12 +382,104 @@ for ((i = 0; i < ranks; ++i)); do env -i PATH="$PATH" OMPI_COMM_WORLD_RANK=$i "$
 TORCHRUN = 'echo "$@"\n'
 
 
+class Started(unittest.TestCase):
+    """Every export as a job of every launcher, played with stand-ins: the second of two nodes starts the software with
+    the very file that the export writes, and knows the first node."""
+
+    # The software, its command, what it is told of nodes, and where it finds the file.
+    torchrun = ["--nnodes=2", "--nproc_per_node=8", "--node_rank=1", "--master_addr=first", "--master_port=29500"]
+    cases = {
+        "megatron": ({"tp": 2, "sequence_parallel": True, "dp": 8, "zero": 1, "micro_batches": 8}, "megatron-core", "torchrun", torchrun, None),
+        "megatron-bridge": ({"tp": 2, "sequence_parallel": True, "dp": 8, "zero": 1, "micro_batches": 8}, "megatron-core", "torchrun", torchrun, 5),
+        "deepspeed": ({"dp": 16, "zero": 3, "micro_batches": 4}, "deepspeed", "torchrun",
+                      torchrun + ["my", "train.py", "--deepspeed", "--deepspeed_config"], 9),
+        "fsdp": ({**FSDP, "recompute": "none", "recompute_parts": []}, "fsdp", "accelerate", ["launch", "--config_file", None, "--machine_rank", "1",
+                                       "--main_process_ip", "first", "--main_process_port", "29500", "my", "train.py"], 2),
+        "axolotl": ({"dp": 16, "zero": 3, "micro_batches": 4, "recompute": "full"}, "fsdp", "axolotl",
+                    ["train", None, "--launcher", "torchrun", "--", "--nnodes=2", "--nproc_per_node=8",
+                     "--rdzv_backend=c10d", "--rdzv_endpoint=first:29500"], 1),
+        "torchtitan": (TITAN_FSDP, "torchtitan", "torchrun", torchrun + ["-m", "torchtitan.train", "--job.config_file"], 8),
+        "maxtext": (FSDP, "maxtext", "python3", ["-m", "maxtext.trainers.pre_train.train"], None),
+    }
+    # What a launcher's controller sets on the second node, and where its script stands.
+    launchers = {
+        "slurm": ({"SLURM_JOB_NODELIST": "x", "SLURM_NODEID": "1"}, lambda text: text),
+        "kubernetes": ({"MASTER_ADDR": "first", "NODE_RANK": "1"},
+                       lambda text: list(yaml.safe_load_all(text))[1]["spec"]["template"]["spec"]["containers"][0]["args"][0]),
+        "jobset": ({"MASTER_ADDR": "first", "NODE_RANK": "1"},
+                   lambda text: yaml.safe_load(text)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["args"][0]),
+        "trainjob": ({"PET_MASTER_ADDR": "first", "PET_NODE_RANK": "1"},
+                     lambda text: yaml.safe_load(text)["spec"]["trainer"]["args"][0]),
+        "pytorchjob": ({"MASTER_ADDR": "first", "PET_NODE_RANK": "1"},
+                       lambda text: yaml.safe_load(text)["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"][0]),
+        "mpijob": ({}, lambda text: yaml.safe_load(text)["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["args"][0]),
+        "skypilot": ({"SKYPILOT_NODE_IPS": "first\nsecond", "SKYPILOT_NODE_RANK": "1"}, lambda text: yaml.safe_load(text)["run"]),
+    }
+
+    def play(self, script, env):
+        """What the software is started with, and the files among its arguments."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "hostfile"), "w", encoding="utf-8") as file:
+                file.write("first slots=1\nsecond slots=1\n")
+            told = os.path.join(folder, "told.py")
+            with open(told, "w", encoding="utf-8") as file:
+                file.write("import json, os, sys\n"
+                           "name, args = sys.argv[1], sys.argv[2:]\n"
+                           "files = {a: open(a, encoding='utf-8').read() for a in args if os.path.isfile(a)}\n"
+                           "env = {k: v for k, v in os.environ.items() if k in ('NNODES', 'NODE_RANK') or k.startswith('JAX')}\n"
+                           "print(json.dumps([name, args, files, env]))\n")
+            for name in ("torchrun", "accelerate", "axolotl", "python3"):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write('#!/bin/bash\nexec %s %s %s "$@"\n' % (sys.executable, told, name))
+            for name, text in (("srun", 'exec "$@"\n'), ("scontrol", "echo first; echo second\n"), ("mpirun", MPIRUN)):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write("#!/bin/bash\n" + text)
+            for name in os.listdir(folder):
+                os.chmod(os.path.join(folder, name), 0o755)
+            done = subprocess.run(["bash", "-c", script.replace("/etc/mpi/hostfile", os.path.join(folder, "hostfile"))],
+                                  env={"PATH": folder + ":/usr/bin:/bin", "TMPDIR": folder, **env}, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, script + done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_every_software_by_every_launcher(self):
+        given = {name: "x" for name in ("MEGATRON", "TOKENIZER_MODEL", "DATA_PATH", "MAXTEXT", "RUN_NAME", "OUTPUT", "TOKENIZER", "DATASET")}
+        given["TRAIN"] = "my train.py"
+        for target, (plan, stack, command, args, at) in self.cases.items():
+            training = {"precision": "pure-bf16"} if target == "axolotl" else {}
+            question = {**scenario(plan=plan, **training), "stack": stack}
+            code, alone = export(target, question)
+            self.assertEqual(code, 0, alone)
+            for launcher, (env, script_of) in self.launchers.items():
+                with self.subTest(target=target, launcher=launcher):
+                    code, text = export(target, question, launcher)
+                    self.assertEqual(code, 0, text)
+                    script = script_of(text)
+                    self.assertEqual(shellcheck(script), "")
+                    starts = self.play(script, {**given, **env})
+                    name, got, files, seen = starts[-1]  # of the second node
+                    self.assertEqual(name, command)
+                    if at is not None:
+                        self.assertEqual(files, {got[at]: alone})
+                        got = got[:at] + [None] + got[at + 1:]
+                    self.assertEqual([g for g in got[:len(args)]], args)
+                    if target == "maxtext":
+                        self.assertEqual((seen["NNODES"], seen["NODE_RANK"], seen["JAX_COORDINATOR_IP"], seen["JAX_COORDINATOR_PORT"]),
+                                         ("2", "1", "first", "29500"))
+
+    def test_a_training_script_is_asked_for(self):
+        plan, stack, _, _, _ = self.cases["deepspeed"]
+        code, text = export("deepspeed", {**scenario(plan=plan), "stack": stack}, "slurm")
+        self.assertEqual(code, 0, text)
+        with self.assertRaisesRegex(AssertionError, "set TRAIN to your training script"):
+            self.play(text, self.launchers["slurm"][0])
+
+
 class Cloud(unittest.TestCase):
     facts = facts("cloud")
     question = {**scenario(plan={"tp": 2, "sequence_parallel": True, "dp": 8, "zero": 1, "micro_batches": 8}), "name": "Llama 8B!"}
 
-    def objects(self, target, question):
-        code, text = export(target, question)
+    def objects(self, launcher, question):
+        code, text = export("megatron", question, launcher)
         self.assertEqual(code, 0, text)
         return list(yaml.safe_load_all(text))
 
@@ -493,22 +585,22 @@ class Cloud(unittest.TestCase):
         self.assertIn("SC2155", shellcheck("export HOST=$(hostname)\n"))
 
     def test_slurm(self):
-        code, text = export("slurm", self.question)
+        code, text = export("megatron", self.question, "slurm")
         self.assertEqual(code, 0, text)
         options = [line.split()[1].split("=")[0] for line in text.splitlines() if re.match("##?SBATCH ", line)]
         for wanted in ("--nodes", "--account", "--partition", "--time", "--container-image"):
             self.assertIn(wanted, options)
         self.assertEqual([o for o in options if o not in self.facts["sbatch"]], [])
-        self.check_script(text, "srun torchrun")
+        self.check_script(text)
 
     def test_skypilot(self):
-        code, text = export("skypilot", self.question)
+        code, text = export("megatron", self.question, "skypilot")
         self.assertEqual(code, 0, text)
         task = yaml.safe_load(text)
         self.assertEqual(problems(task, self.facts["task"]), [])
         self.assertEqual((task["resources"]["accelerators"], task["num_nodes"]), ("H100:8", 2))
         self.check_script(task["run"])
-        code, text = export("skypilot", {**self.question, "cluster": {"topology": "mi300x", "nodes": 2}})
+        code, text = export("megatron", {**self.question, "cluster": {"topology": "mi300x", "nodes": 2}}, "skypilot")
         self.assertEqual(code, 3)
         self.assertIn("/cluster", text)
 
