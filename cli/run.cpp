@@ -242,7 +242,7 @@ void count_experts(const RunAsked& o, const Model& model, exec::RunOptions& opti
     at.fail(fmt::format("{} counts no tokens of experts", name_of(o.backend)), "allowed: --backend cpu");
 }
 
-// Of documents in the data.
+// The token of the data that ends a document, where the user gives one.
 std::optional<std::int32_t> end_token(const RunAsked& o, const Training& training,
                                       const exec::Dataset& data) {
   if (!o.end_token) return std::nullopt;

@@ -49,6 +49,7 @@ Timeline within(Timeline timeline, const Window& window, const Cursor& at) {
   const auto outside = [&](const auto& s) { return s.end < window.from || s.start > window.to; };
   std::erase_if(timeline.slices, outside);
   std::erase_if(timeline.experts.of, outside);
+  timeline.experts.tidy();
   return timeline;
 }
 

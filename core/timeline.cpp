@@ -15,7 +15,17 @@ Time Timeline::length() const {
   return end;
 }
 
-void ExpertCounts::sort() {
+void ExpertCounts::tidy() {
+  std::vector<std::int32_t> number(groups.size(), -1);
+  for (const ExpertTokens& e : of) number[static_cast<std::size_t>(e.group)] = 0;
+  std::int32_t used = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (number[g] < 0) continue;
+    const auto to = static_cast<std::size_t>(number[g] = used++);
+    if (to != g) groups[to] = std::move(groups[g]);
+  }
+  groups.resize(static_cast<std::size_t>(used));
+  for (ExpertTokens& e : of) e.group = number[static_cast<std::size_t>(e.group)];
   std::stable_sort(of.begin(), of.end(), [](const ExpertTokens& a, const ExpertTokens& b) {
     return std::tie(a.group, a.start) < std::tie(b.group, b.start);
   });

@@ -118,23 +118,25 @@ struct MemoryPoint {
   friend bool operator==(const MemoryPoint&, const MemoryPoint&) = default;
 };
 
-// Tokens that chose each expert of a layer in a micro-batch, and when the layer worked on them in the forward
-// pass: from the choice of experts until the sum of what they gave.
+// Tokens that each expert of a layer got in a micro-batch, and when the layer worked on them in the forward
+// pass: from the choice of experts until the sum of what they gave. Tokens that a capacity drops are not
+// counted.
 struct ExpertTokens {
   std::int32_t group = 0;  // index in ExpertCounts::groups
   std::int32_t layer = 0, micro_batch = 0;
   Time start, end;
-  std::vector<std::int32_t> tokens;  // by expert
+  std::vector<std::int64_t> tokens;  // by expert
   friend bool operator==(const ExpertTokens&, const ExpertTokens&) = default;
 };
 // How tokens fell on experts. Ranks of a group have all experts of a layer between them: in the order of the
 // list, each has as many. Where several ranks share an expert's columns, the first of them is listed.
 struct ExpertCounts {
-  static constexpr std::size_t kMost = 4'000'000;  // tokens of all experts together that are kept
-  std::vector<std::vector<std::int64_t>> groups;   // ranks, not processes
-  std::vector<ExpertTokens> of;                    // group by group, each in order of start
-  // The order of `of`.
-  void sort();
+  static constexpr std::int64_t kMost = 4'000'000;  // numbers of tokens that are kept
+  std::vector<std::vector<std::int64_t>> groups;    // ranks, not processes; each has tokens
+  std::vector<ExpertTokens> of;                     // group by group, each in order of start
+  std::int32_t left_out = 0;                        // micro-batches, the last ones, beyond kMost numbers
+  // Puts `of` in order, and drops groups that have nothing in it.
+  void tidy();
   friend bool operator==(const ExpertCounts&, const ExpertCounts&) = default;
 };
 

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <utility>
 
+#include "core/leb128.h"
+
 namespace orrery {
 namespace {
 
@@ -90,10 +92,12 @@ Json experts_json(const ExpertCounts& experts) {
   Json rows = Json::array();
   for (const ExpertTokens& e : experts.of) {
     Json row = {e.group, e.layer, e.micro_batch, e.start.value, e.end.value};
-    for (const std::int32_t n : e.tokens) row.push_back(n);
+    for (const std::int64_t n : e.tokens) row.push_back(n);
     rows.push_back(std::move(row));
   }
-  return {{"groups", experts.groups}, {"tokens", std::move(rows)}};
+  Json out = {{"groups", experts.groups}, {"tokens", std::move(rows)}};
+  if (experts.left_out > 0) out["left_out"] = experts.left_out;
+  return out;
 }
 
 const Json& list_field(const Json& object, const char* key, const Cursor& at) {
@@ -107,11 +111,12 @@ ExpertTokens read_tokens(const Json& row, const Cursor& at, const ExpertCounts& 
   read_value(row, at, Field{.name = "tokens", .help = "", .min = 0, .max = 1e18, .most = 1 << 17}, n);
   if (n.size() <= kBeforeTokens)
     at.fail(shown(row) + " is too short", "allowed: [group, layer, micro-batch, start, end, tokens ...]");
-  constexpr std::int64_t kMostNumber = (1LL << 31) - 1;
+  constexpr std::int64_t kMostTokens = 10'000'000'000'000;
   for (std::size_t i = 0; i < n.size(); ++i) {
     const bool time = i == 3 || i == 4;
-    if (!time && n[i] > kMostNumber)
-      at.child(i).fail(fmt::format("{} is too large", n[i]), fmt::format("allowed: 0 to {}", kMostNumber));
+    const std::int64_t most = i < kBeforeTokens ? kMostIndex : kMostTokens;
+    if (!time && n[i] > most)
+      at.child(i).fail(fmt::format("{} is too large", n[i]), fmt::format("allowed: 0 to {}", most));
   }
   if (std::cmp_greater_equal(n[0], experts.groups.size()))
     at.child(std::size_t{0})
@@ -123,9 +128,7 @@ ExpertTokens read_tokens(const Json& row, const Cursor& at, const ExpertCounts& 
                    static_cast<std::int32_t>(n[2]),
                    Time{n[3]},
                    Time{n[4]},
-                   {}};
-  for (std::size_t i = kBeforeTokens; i < n.size(); ++i)
-    out.tokens.push_back(static_cast<std::int32_t>(n[i]));
+                   {n.begin() + kBeforeTokens, n.end()}};
   const std::size_t ranks = experts.groups[static_cast<std::size_t>(out.group)].size();
   if (out.tokens.size() % ranks != 0)
     at.fail(fmt::format("has {} experts", out.tokens.size()),
@@ -134,8 +137,10 @@ ExpertTokens read_tokens(const Json& row, const Cursor& at, const ExpertCounts& 
 }
 
 void read_experts(const Json& json, const Cursor& at, TimelineHead& t) {
+  constexpr std::size_t kMostGroupedRanks = 1 << 20;
   if (!json.is_object()) at.fail(shown(json) + " is not an object of groups and tokens");
   const Json& groups = list_field(json, "groups", at);
+  std::size_t grouped = 0;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const Cursor here = at.child("groups").child(i);
     std::vector<std::int64_t> ranks;
@@ -147,18 +152,23 @@ void read_experts(const Json& json, const Cursor& at, TimelineHead& t) {
                      .most = 1 << 16},
                ranks);
     if (ranks.empty()) here.fail("has no ranks");
+    grouped += ranks.size();
+    if (grouped > kMostGroupedRanks)
+      here.fail("are more ranks than are read", fmt::format("allowed: {} of all groups", kMostGroupedRanks));
     t.experts.groups.push_back(std::move(ranks));
   }
   const Json& rows = list_field(json, "tokens", at);
-  std::size_t count = 0;
+  std::int64_t count = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Cursor here = at.child("tokens").child(i);
     t.experts.of.push_back(read_tokens(rows[i], here, t.experts));
-    count += t.experts.of.back().tokens.size();
+    count += std::ssize(t.experts.of.back().tokens);
     if (count > ExpertCounts::kMost)
-      here.fail("are more counts of tokens than are read", fmt::format("allowed: {}", ExpertCounts::kMost));
+      here.fail("are more numbers of tokens than are read", fmt::format("allowed: {}", ExpertCounts::kMost));
   }
-  t.experts.sort();
+  if (json.contains("left_out"))
+    t.experts.left_out = static_cast<std::int32_t>(integer_field(json, "left_out", kMostIndex, at));
+  t.experts.tidy();
 }
 
 }  // namespace

@@ -292,7 +292,8 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   if (staging != nullptr) staging->narrow();
   if (const auto* route = op.as<ops::Route>(); route != nullptr && pass_->routed && !op.recomputed) {
     pass_->routed(
-        op, {reinterpret_cast<const std::int32_t*>(a.out[2]), static_cast<std::size_t>(route->experts)});
+        op, micro_batch,
+        {reinterpret_cast<const std::int32_t*>(a.out[2]), static_cast<std::size_t>(route->experts)});
   }
   if (op.is<ops::Loss>())
     require_finite(*reinterpret_cast<const double*>(pointer(op.writes[1], micro_batch)), op, micro_batch);

@@ -272,7 +272,8 @@ void Loader::fill(std::int64_t number, Desk& desk, Batch& batch) {
       documents();
       continue;
     }
-    if (options_.storage) wait_as_emulated(at, epoch == 0, desk);
+    // Storage is emulated for the stages that take tokens.
+    if (options_.storage && !shape_.documents_alone) wait_as_emulated(at, epoch == 0, desk);
     if (shape_.of == Shape::Of::kIds) {
       desk.ids.clear();
       for (std::size_t k = 0; k < shape_.inputs.size(); ++k) {

@@ -65,7 +65,9 @@ struct Pass {
   // as it leaves it.
   std::function<void(const program::Op&)> before_update, after_update;
   // Unless empty, called by the CPU's executor with the tokens that each expert got of this rank's.
-  std::function<void(const program::Op& route, std::span<const std::int32_t> tokens)> routed;
+  std::function<void(const program::Op& route, std::int32_t micro_batch,
+                     std::span<const std::int32_t> tokens)>
+      routed;
 };
 
 // Seconds of a pass.

@@ -6,6 +6,7 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <tuple>
@@ -70,38 +71,39 @@ Timeline make_timeline(const program::Program& program, Backend backend, const A
   return t;
 }
 
-// Of each rank, the choices that it counted (Rank::choices), in the order of its layers' work.
+// Of each rank, the choices that it counted (Rank::choices).
 ExpertCounts make_counts(const program::Program& program, const Timeline& timeline,
                          const std::vector<std::vector<std::vector<std::int32_t>>>& choices) {
   ExpertCounts out;
-  std::map<std::vector<std::int64_t>, std::int32_t> group_of;
+  const std::int64_t counted = program::counted_micro_batches(program);
+  out.left_out = static_cast<std::int32_t>(program.plan.micro_batches - counted);
+  std::map<std::vector<std::int64_t>, std::int32_t> known;
+  std::vector<std::int32_t> group_of;  // by rank
+  for (std::int64_t r = 0; r < std::ssize(choices); ++r) {
+    const auto [group, added] =
+        known.try_emplace(program::expert_group(program, r), static_cast<std::int32_t>(out.groups.size()));
+    if (added) out.groups.push_back(group->first);
+    group_of.push_back(group->second);
+  }
   using Key = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t>;
   std::map<Key, ExpertTokens> sums;  // of a group's ranks
   std::vector<std::size_t> next(choices.size(), 0);
-  std::size_t kept = 0;
   for (const program::ExpertSpan& span : program::expert_spans(program, timeline)) {
     const auto rank = static_cast<std::size_t>(span.process);
-    if (next[rank] == choices[rank].size()) continue;
+    if (span.micro_batch >= counted || next[rank] == choices[rank].size()) continue;
     const std::vector<std::int32_t>& tokens = choices[rank][next[rank]++];
-    std::vector<std::int64_t> ranks = program::expert_group(program, span.process);
-    const auto [group, found] = group_of.try_emplace(ranks, static_cast<std::int32_t>(out.groups.size()));
-    if (found) out.groups.push_back(std::move(ranks));
-    const Key key{group->second, span.layer, span.of_block, span.micro_batch};
-    auto sum = sums.find(key);
-    if (sum == sums.end()) {
-      if (kept + tokens.size() > ExpertCounts::kMost) continue;
-      kept += tokens.size();
-      sum = sums.emplace(key, ExpertTokens{group->second, span.layer, span.micro_batch, span.start, span.end,
-                                           std::vector<std::int32_t>(tokens.size())})
-                .first;
-    }
+    const std::int32_t group = group_of[rank];
+    const auto [sum, added] =
+        sums.try_emplace(Key{group, span.layer, span.of_block, span.micro_batch},
+                         ExpertTokens{group, span.layer, span.micro_batch, span.start, span.end, {}});
     ExpertTokens& all = sum->second;
+    all.tokens.resize(tokens.size());
     all.start = std::min(all.start, span.start);
     all.end = std::max(all.end, span.end);
     for (std::size_t e = 0; e < tokens.size(); ++e) all.tokens[e] += tokens[e];
   }
   for (auto& [key, sum] : sums) out.of.push_back(std::move(sum));
-  out.sort();
+  out.tidy();
   return out;
 }
 
@@ -443,6 +445,22 @@ void Job::count_experts(RunResult& result) {
   for (auto& [block, sum] : sums) result.expert_tokens.push_back(std::move(sum));
 }
 
+// Where documents of the data are others than those of the scenario by more than chance explains.
+void Job::odd_documents(std::vector<std::string>& alerts) const {
+  constexpr double kOdd = 0.2, kStandardErrors = 4;
+  const Rank::PairShares& s = rank_.pair_shares;
+  if (s.sequences < 2) return;
+  const auto n = static_cast<double>(s.sequences);
+  const double mean = s.sum / n, planned = program_.training.within_documents(0);
+  const double error = std::sqrt(std::max(0.0, s.squares / n - mean * mean) / (n - 1));
+  if (std::abs(mean / planned - 1) <= kOdd || std::abs(mean - planned) <= kStandardErrors * error) return;
+  alerts.push_back(
+      fmt::format("documents in the data leave {:.1f} % of the pairs of tokens to attention; the scenario's "
+                  "lengths, which "
+                  "predictions use, leave {:.1f} % (`orrery documents` writes the data's lengths)",
+                  100 * mean, 100 * planned));
+}
+
 // Memory of all ranks, the last timeline, and what was odd.
 void Job::collect(RunResult& result) {
   std::vector<double> waited;
@@ -454,15 +472,7 @@ void Job::collect(RunResult& result) {
   if (exchange_.rank() != 0) return;
   result.alerts = std::move(alerts_);
   for (std::string& alert : watch_->alerts()) result.alerts.push_back(std::move(alert));
-  if (options_.end_token && rank_.pairs > 0) {
-    const double share = rank_.pairs_within / rank_.pairs, planned = program_.training.within_documents(0);
-    constexpr double kOdd = 0.2;
-    if (std::abs(share / planned - 1) > kOdd)
-      result.alerts.push_back(fmt::format(
-          "attention within the data's documents has {:.1f} % of the pairs of tokens, and {:.1f} % within "
-          "those of the scenario, which predictions are of (`orrery documents` writes the data's lengths)",
-          100 * share, 100 * planned));
-  }
+  if (options_.end_token) odd_documents(result.alerts);
   for (std::int64_t r = 0; r < exchange_.ranks(); ++r) {
     const auto stage = program_.stage_of(r);
     const RankClass& c = program_.classes[static_cast<std::size_t>(stage)];

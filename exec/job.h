@@ -46,6 +46,7 @@ class Job {
   Timeline measured();
   void collect(RunResult& result);
   void count_experts(RunResult& result);
+  void odd_documents(std::vector<std::string>& alerts) const;
 
   // What a rank says of a step.
   struct Record {

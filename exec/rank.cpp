@@ -13,6 +13,7 @@
 #include "exec/parameters.h"
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/moments.h"
+#include "program/expert_spans.h"
 #include "program/state/units.h"
 
 namespace orrery::exec {
@@ -29,6 +30,7 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
       class_(place_.rank_class),
       executor_(make(place_, options, communicator, abort)),
       loss_scale_(program.training.scales_loss() ? options.loss_scale : 1, options.loss_scale_window) {
+  counted_ = program::counted_micro_batches(program);
   if (!class_.feeds.empty()) {
     const Plan& p = program.plan;
     Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.replica, p.replicas(), {}};
@@ -218,24 +220,29 @@ void Rank::load_values(const program::Feed& f, const std::vector<float>& values)
 }
 
 void Rank::count_pairs(std::span<const std::int32_t> first_of_document) {
-  const std::int64_t sequence = program_.training.sequence;
-  for (std::size_t i = 0; i < first_of_document.size(); ++i) {
-    const std::int64_t t = static_cast<std::int64_t>(i) % sequence;
-    pairs_within += static_cast<double>(t + 1 - first_of_document[i]);
-    pairs += static_cast<double>(t + 1);
+  const auto sequence = static_cast<std::size_t>(program_.training.sequence);
+  for (std::size_t s = 0; s < first_of_document.size(); s += sequence) {
+    double within = 0, all = 0;
+    for (std::size_t t = 0; t < sequence; ++t) {
+      within += static_cast<double>(t + 1) - first_of_document[s + t];
+      all += static_cast<double>(t + 1);
+    }
+    const double share = within / all;
+    ++pair_shares.sequences;
+    pair_shares.sum += share;
+    pair_shares.squares += share * share;
   }
 }
 
 // Tensor ranks that do not share the tokens route all of them alike.
-void Rank::count(const Op& route, std::span<const std::int32_t> tokens) {
+void Rank::count(const Op& route, std::int32_t micro_batch, std::span<const std::int32_t> tokens) {
   if (!std::get<program::ops::Route>(route.kind).sharded && place_.at.tp != 0) return;
   if (options_.expert_load) {
     std::vector<std::int64_t>& sum = expert_tokens[route.layer];
     sum.resize(tokens.size());
     for (std::size_t e = 0; e < tokens.size(); ++e) sum[e] += tokens[e];
   }
-  if (options_.timeline && (choices.size() + 1) * tokens.size() <= ExpertCounts::kMost)
-    choices.emplace_back(tokens.begin(), tokens.end());
+  if (options_.timeline && micro_batch < counted_) choices.emplace_back(tokens.begin(), tokens.end());
 }
 
 void Rank::capture(std::size_t u, const Ref& from, double scale, UnitShard& into) {
@@ -274,7 +281,9 @@ Rank::StepResult Rank::step(std::int64_t number) {
     };
   choices.clear();
   if (options_.expert_load || options_.timeline) {
-    pass.routed = [this](const Op& op, std::span<const std::int32_t> tokens) { count(op, tokens); };
+    pass.routed = [this](const Op& op, std::int32_t micro_batch, std::span<const std::int32_t> tokens) {
+      count(op, micro_batch, tokens);
+    };
   }
   StepResult out = run(pass);
   out.waited_for_data_s = waited_for_data_s() - waited;

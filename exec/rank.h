@@ -60,13 +60,16 @@ class Rank {
   Executor& executor() { return *executor_; }
 
   UnitShard gradients, parameters;  // captured
-  // Pairs of tokens that causal attention sees in the sequences that this rank has loaded, and those of one
-  // document; 0 where there are none.
-  double pairs = 0, pairs_within = 0;
+  // Of the sequences that this rank has loaded to train on: of the pairs of tokens that causal attention
+  // sees, the share that lies within documents.
+  struct PairShares {
+    std::int64_t sequences = 0;
+    double sum = 0, squares = 0;  // of the shares of sequences
+  } pair_shares;
   // By block and expert: tokens of all steps that this rank counts, so that the sum over ranks has each once.
   std::map<std::int32_t, std::vector<std::int64_t>> expert_tokens;
-  // Of the last step, where it was measured: each choice of experts that this rank counts, in the order in
-  // which it made them; no more than ExpertCounts::kMost numbers, of which the last ones are left out.
+  // Of the last step, where it was measured: tokens of experts, of each layer and micro-batch that this rank
+  // counts, in the order of its work; of the micro-batches that program::counted_micro_batches() says.
   std::vector<std::vector<std::int32_t>> choices;
 
  private:
@@ -76,7 +79,7 @@ class Rank {
   StepResult run(const Pass& pass);
   bool exchanges_after(std::int64_t done) const;
   void count_pairs(std::span<const std::int32_t> first_of_document);
-  void count(const program::Op& route, std::span<const std::int32_t> tokens);
+  void count(const program::Op& route, std::int32_t micro_batch, std::span<const std::int32_t> tokens);
   void capture(std::size_t unit, const program::Ref& from, double scale, UnitShard& into);
 
   const program::Program& program_;
@@ -86,6 +89,7 @@ class Rank {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Loader> loader_, validation_;  // null on stages that see no data
   LossScale loss_scale_;
+  std::int64_t counted_ = 0;  // micro-batches whose choices are kept
   bool stepped_ = false;
   std::uint32_t batch_ = 0;
   std::vector<std::int32_t> own_tokens_;  // of a micro-batch

@@ -63,6 +63,27 @@ std::vector<ExpertSpan> expert_spans(const Program& program, const Timeline& tim
   return out;
 }
 
+std::int64_t experts_chosen_from(const RankClass& rank) {
+  std::map<std::string_view, std::int64_t> experts;  // by op, whatever number of segments has it
+  for (const Segment& s : rank.segments) {
+    for (const Op& op : s.ops) {
+      if (const auto* route = op.as<ops::Route>(); route != nullptr && !op.recomputed)
+        experts[op.name] = route->experts;
+    }
+  }
+  std::int64_t sum = 0;
+  for (const auto& [name, n] : experts) sum += n;
+  return sum;
+}
+
+std::int64_t counted_micro_batches(const Program& program) {
+  std::int64_t numbers = 0;
+  const std::int64_t groups = program.plan.tp * program.plan.copies() / program.plan.expert_ranks();
+  for (const RankClass& c : program.classes) numbers += groups * experts_chosen_from(c);
+  const std::int64_t all = program.plan.micro_batches;
+  return numbers == 0 ? all : std::min(all, ExpertCounts::kMost / (numbers * program.plan.islands));
+}
+
 std::vector<std::int64_t> expert_group(const Program& program, std::int64_t rank) {
   const Mesh& mesh = program.mesh;
   const std::int64_t first = mesh.moved(rank, mesh["etp"], 0);

@@ -22,6 +22,11 @@ struct ExpertSpan {
 // By process, in order of start. Precondition: the timeline is of this program.
 std::vector<ExpertSpan> expert_spans(const Program& program, const Timeline& timeline);
 
+// Numbers of tokens that one group of a stage's ranks has in a micro-batch: the experts of its layers.
+std::int64_t experts_chosen_from(const RankClass& rank);
+// Micro-batches, from the first on, whose numbers ExpertCounts keeps, of all groups of the plan.
+std::int64_t counted_micro_batches(const Program& program);
+
 // The first ranks of the parts of the experts that this rank shares with others (ExpertCounts::groups). Ranks
 // of one group get the same list.
 std::vector<std::int64_t> expert_group(const Program& program, std::int64_t rank);

@@ -32,32 +32,39 @@ ExpertCounts drawn_counts(const program::Program& program, const Timeline& timel
   std::map<std::int64_t, std::int32_t> seen;
   for (std::size_t i = 0; i < layers.size(); ++i) number_of[{layers[i].block, seen[layers[i].block]++}] = i;
 
-  const ExpertLoads loads(program.model, program.training);
+  // A group is shown by the first process that has some of its ranks.
   const std::vector<std::int64_t> rank_of = first_ranks(timeline);
-  std::map<std::vector<std::int64_t>, std::int32_t> group_of;  // of which process it is shown
-  std::map<std::pair<std::int32_t, std::size_t>, std::vector<std::vector<std::int32_t>>> drawn;
-  std::vector<std::int32_t> process_of;  // by group: whose spans are shown
-  std::size_t kept = 0;
+  std::vector<std::int32_t> group_of(rank_of.size(), -1);
+  std::map<std::vector<std::int64_t>, std::int32_t> known;
+  std::int64_t numbers = 0;  // of a micro-batch
+  for (std::size_t p = 0; p < rank_of.size(); ++p) {
+    const std::int64_t chosen =
+        program::experts_chosen_from(program.classes[static_cast<std::size_t>(program.stage_of(rank_of[p]))]);
+    if (chosen == 0) continue;
+    std::vector<std::int64_t> ranks = program::expert_group(program, rank_of[p]);
+    const auto group = static_cast<std::int32_t>(out.groups.size());
+    if (!known.try_emplace(ranks, group).second) continue;
+    out.groups.push_back(std::move(ranks));
+    group_of[p] = group;
+    numbers += chosen;
+  }
+  const std::int64_t all = program.plan.micro_batches,
+                     kept = numbers == 0 ? all : std::min(all, ExpertCounts::kMost / numbers);
+  out.left_out = static_cast<std::int32_t>(all - kept);
+
+  const ExpertLoads loads(program.model, program.training);
+  std::map<std::pair<std::int32_t, std::size_t>, std::vector<std::vector<std::int64_t>>> drawn;
   for (const program::ExpertSpan& span : program::expert_spans(program, timeline)) {
-    std::vector<std::int64_t> ranks =
-        program::expert_group(program, rank_of[static_cast<std::size_t>(span.process)]);
-    const auto [found, added] = group_of.try_emplace(ranks, static_cast<std::int32_t>(out.groups.size()));
-    if (added) {
-      out.groups.push_back(std::move(ranks));
-      process_of.push_back(span.process);
-    }
-    const std::int32_t group = found->second;
-    if (process_of[static_cast<std::size_t>(group)] != span.process) continue;
+    const std::int32_t group = group_of[static_cast<std::size_t>(span.process)];
+    if (group < 0 || span.micro_batch >= kept) continue;
     const std::size_t layer = number_of.at({span.layer, span.of_block});
-    kept += static_cast<std::size_t>(layers[layer].layer.experts);
-    if (kept > ExpertCounts::kMost) break;
     auto& by_micro_batch = drawn[{group, layer}];
     if (by_micro_batch.empty())
-      by_micro_batch = loads.tokens(program.plan, layer, static_cast<std::uint64_t>(group));
+      by_micro_batch = loads.tokens(program.plan, layer, static_cast<std::uint64_t>(group), kept);
     out.of.push_back({group, span.layer, span.micro_batch, span.start, span.end,
                       std::move(by_micro_batch[static_cast<std::size_t>(span.micro_batch)])});
   }
-  out.sort();
+  out.tidy();
   return out;
 }
 

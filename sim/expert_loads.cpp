@@ -139,6 +139,25 @@ double narrower_than_multinomial(const ExpertsLayer& layer) {
   return layer.experts > 1 ? std::sqrt((experts - k) / (experts - 1)) : 0;
 }
 
+// Makes the sum of counts what it is to be, by changing each by about as much; none goes below 0 or above
+// most. Precondition: there is room for the sum.
+void give_rest(std::vector<std::int64_t>& counts, std::int64_t sum, std::int64_t most) {
+  std::int64_t rest = sum - std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  while (rest != 0) {
+    const std::int64_t each = std::max<std::int64_t>(1, std::abs(rest) / std::ssize(counts));
+    const std::int64_t before = rest;
+    for (std::int64_t& n : counts) {
+      // An expert that all tokens choose stays so.
+      const std::int64_t by = rest > 0    ? std::min({each, rest, most - n})
+                              : n == most ? 0
+                                          : -std::min({each, -rest, n});
+      n += by;
+      rest -= by;
+    }
+    if (rest == before) return;  // all are full, or none has anything
+  }
+}
+
 // The load of one draw, in the mean over some micro-batches.
 double drawn_load(const ExpertLoad& load, std::size_t number, const ExpertsLayer& layer,
                   const SharedExperts& of, Random& random) {
@@ -242,8 +261,9 @@ std::vector<double> ExpertLoads::drawn(const SharedExperts& of, std::uint64_t dr
   });
 }
 
-std::vector<std::vector<std::int32_t>> ExpertLoads::tokens(const Plan& plan, std::size_t number,
-                                                           std::uint64_t group) const {
+std::vector<std::vector<std::int64_t>> ExpertLoads::tokens(const Plan& plan, std::size_t number,
+                                                           std::uint64_t group,
+                                                           std::int64_t micro_batches) const {
   const ExpertsLayer& layer = layers_[number].layer;
   SharedExperts of = shared_experts(plan, training_);
   if (!plan.splits_experts()) of = {1, 1, plan.micro_batch * training_.sequence / plan.cp};
@@ -252,19 +272,21 @@ std::vector<std::vector<std::int32_t>> ExpertLoads::tokens(const Plan& plan, std
   const std::vector<double> chances = chances_of(*training_.expert_load, number, layer, random);
   // Groups have the same chances, and choices of their own.
   random = random_of(number + 1, group + 1);
-  const auto all = static_cast<double>(of.ranks * of.tokens);
-  const double narrower = narrower_than_multinomial(layer);
-  const auto most =
-      layer.capacity_factor > 0 ? static_cast<double>(of.ranks * layer.capacity(of.tokens)) : all;
+  const std::int64_t all = of.ranks * of.tokens, choices = all * layer.top_k;
+  const bool drops = layer.capacity_factor > 0;
+  const std::int64_t most = drops ? std::min(all, of.ranks * layer.capacity(of.tokens)) : all;
   std::vector<double> means = chances;
-  for (double& m : means) m *= all;
-  std::vector<std::vector<std::int32_t>> out(static_cast<std::size_t>(plan.micro_batches));
-  for (std::vector<std::int32_t>& tokens : out) {
-    const std::vector<double> rows = chosen(means, all * static_cast<double>(layer.top_k), random);
+  for (double& m : means) m *= static_cast<double>(all);
+  std::vector<std::vector<std::int64_t>> out(static_cast<std::size_t>(micro_batches));
+  for (std::vector<std::int64_t>& tokens : out) {
+    const std::vector<double> rows = chosen(means, static_cast<double>(choices), random);
     for (std::size_t e = 0; e < rows.size(); ++e) {
-      const double n = means[e] + (rows[e] - means[e]) * narrower;
-      tokens.push_back(static_cast<std::int32_t>(std::llround(std::clamp(n, 0.0, most))));
+      // A token chooses an expert once: of so many tokens, so many do with the expert's chance.
+      const double n = means[e] + (rows[e] - means[e]) * std::sqrt(std::max(0.0, 1 - chances[e]));
+      tokens.push_back(std::llround(std::clamp(n, 0.0, static_cast<double>(all))));
     }
+    give_rest(tokens, choices, all);
+    for (std::int64_t& n : tokens) n = std::min(n, most);
   }
   return out;
 }

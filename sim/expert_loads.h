@@ -48,10 +48,11 @@ class ExpertLoads {
   // By block of the model, 1 where it has no experts: in the mean, or of one draw of the step.
   std::vector<double> means(const SharedExperts& of) const;
   std::vector<double> drawn(const SharedExperts& of, std::uint64_t draw) const;
-  // Tokens of one draw of the step: by micro-batch and expert, of a layer by its number among those with
-  // experts. `group`: which of the groups of ranks that share experts. Precondition: the training has loads.
-  std::vector<std::vector<std::int32_t>> tokens(const Plan& plan, std::size_t layer,
-                                                std::uint64_t group) const;
+  // Tokens of one draw of the step: of its first micro-batches, and by expert, of a layer by its number among
+  // those with experts. Without a capacity their sum is that of all choices. `group`: which of the groups of
+  // ranks that share experts. Precondition: the training has loads.
+  std::vector<std::vector<std::int64_t>> tokens(const Plan& plan, std::size_t layer, std::uint64_t group,
+                                                std::int64_t micro_batches) const;
   // Even shares that a rank needs room for, in quarters: no layer has more in 19 of 20 draws.
   double room(const SharedExperts& of);
 

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "gui/heat.h"
@@ -66,16 +67,25 @@ void ExpertMap::take() {
   counted_.clear();
   shares_.clear();
   rows_ = 0;
+  alike_ = true;
   drawn_.reset();
   update();
   if (!run_ || run_->timeline().experts.of.empty()) return;
   const ExpertCounts& experts = run_->timeline().experts;
   const std::size_t ranks = experts.groups[static_cast<std::size_t>(group_)].size();
-  Time end{0};
+  std::size_t number = 0;  // of a layer's experts
   for (const ExpertTokens& of : experts.of) {
     if (of.group != group_) continue;
-    end = std::max(end, of.end);
-    counted_.push_back({&of, end, shares_.size()});
+    auto list = std::find_if(counted_.begin(), counted_.end(),
+                             [&](const auto& l) { return l.back().of->end <= of.start; });
+    if (list == counted_.end()) {
+      constexpr std::size_t kMostAtOnce = 64;  // no program has so many layers at work on one rank
+      if (counted_.size() == kMostAtOnce) continue;
+      list = counted_.emplace(list);
+    }
+    list->push_back({&of, shares_.size()});
+    alike_ = alike_ && (number == 0 || number == of.tokens.size());
+    number = of.tokens.size();
     const std::size_t rows = by_ == By::kRank ? ranks : of.tokens.size(), each = of.tokens.size() / rows;
     const double all = std::accumulate(of.tokens.begin(), of.tokens.end(), 0.0);
     for (std::size_t r = 0; r < rows; ++r) {
@@ -95,19 +105,21 @@ QStringList ExpertMap::group_names() const {
   QStringList out;
   if (!run_) return out;
   const ExpertCounts& experts = run_->timeline().experts;
+  std::vector<std::set<std::int32_t>> layers(experts.groups.size());
+  for (const ExpertTokens& of : experts.of) layers[static_cast<std::size_t>(of.group)].insert(of.layer);
   for (std::size_t g = 0; g < experts.groups.size(); ++g) {
-    std::int32_t first = std::numeric_limits<std::int32_t>::max(), last = 0;
-    for (const ExpertTokens& of : experts.of) {
-      if (std::cmp_not_equal(of.group, g)) continue;
-      first = std::min(first, of.layer);
-      last = std::max(last, of.layer);
+    QStringList runs;
+    for (auto layer = layers[g].begin(); layer != layers[g].end();) {
+      const std::int32_t first = *layer;
+      std::int32_t last = first;
+      for (++layer; layer != layers[g].end() && *layer == last + 1; ++layer) ++last;
+      runs << (first == last ? QString::number(first) : tr("%1 to %2").arg(first).arg(last));
     }
+    const QString of = (layers[g].size() == 1 ? tr("layer %1") : tr("layers %1")).arg(runs.join(", "));
     const std::vector<std::int64_t>& ranks = experts.groups[g];
-    const QString layers =
-        first >= last ? tr("layer %1").arg(last) : tr("layers %1 to %2").arg(first).arg(last);
-    out << (ranks.size() == 1 ? tr("%1, rank %2").arg(layers).arg(ranks.front())
+    out << (ranks.size() == 1 ? tr("%1, rank %2").arg(of).arg(ranks.front())
                               : tr("%1, %2 ranks from %3 to %4")
-                                    .arg(layers)
+                                    .arg(of)
                                     .arg(ranks.size())
                                     .arg(ranks.front())
                                     .arg(ranks.back()));
@@ -121,16 +133,16 @@ QRect ExpertMap::tracks() const {
 
 template <class Use>
 void ExpertMap::for_each_between(Time from, Time to, Use use) const {
-  auto c = std::partition_point(counted_.begin(), counted_.end(),
-                                [&](const Counted& before) { return before.end_so_far <= from; });
-  for (; c != counted_.end() && c->of->start < to; ++c) {
-    if (c->of->end > from) use(*c);
+  for (const std::vector<Counted>& list : counted_) {
+    auto c = std::partition_point(list.begin(), list.end(),
+                                  [&](const Counted& before) { return before.of->end <= from; });
+    for (; c != list.end() && c->of->start < to; ++c) use(*c);
   }
 }
 
 ExpertMap::Place ExpertMap::place(const Counted& c, std::size_t row) const {
   const std::vector<std::int64_t>& ranks = run_->timeline().experts.groups[static_cast<std::size_t>(group_)];
-  const std::vector<std::int32_t>& tokens = c.of->tokens;
+  const std::vector<std::int64_t>& tokens = c.of->tokens;
   const std::size_t of_rank = tokens.size() / ranks.size(), count = by_ == By::kRank ? of_rank : 1;
   const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(row * count);
   return {.of = c.of,
@@ -228,10 +240,10 @@ void ExpertMap::draw_labels(QPainter& painter, const Theme& theme) const {
     const int top = map.top() + r * map.height() / rows,
               bottom = map.top() + std::min(rows, r + step) * map.height() / rows;
     if (bottom - top < line) break;
-    const QString words =
-        by_ == By::kRank
-            ? tr("rank %1").arg(ranks[static_cast<std::size_t>(r)])
-            : tr("expert %1 (rank %2)").arg(r).arg(ranks[static_cast<std::size_t>(r) * ranks.size() / rows_]);
+    const auto row = static_cast<std::size_t>(r);
+    const QString words = by_ == By::kRank ? tr("rank %1").arg(ranks[row])
+                          : alike_ ? tr("expert %1 (rank %2)").arg(r).arg(ranks[row * ranks.size() / rows_])
+                                   : tr("expert %1").arg(r);
     // Of one row beside its middle; of several beside the first.
     painter.drawText(QRect(kMargin, top, left_ - 2 * kMargin, step == 1 ? bottom - top : line),
                      Qt::AlignVCenter | Qt::AlignLeft, words);

@@ -39,13 +39,13 @@ class ExpertMap : public QWidget {
   // Pixels beside the tracks of the timeline, so that both have the same axis.
   void set_sides(int left, int right);
 
-  // "layers 3 to 6, 8 ranks from 0 to 7", by group.
+  // "layers 3, 60 to 61, 8 ranks from 0 to 7", by group.
   QStringList group_names() const;
   int rows() const { return static_cast<int>(rows_); }
   std::optional<Place> place_at(const QPoint& at) const;
   // What got most even shares in the time that is shown.
   std::optional<Place> fullest() const;
-  // "rank 3, experts 24 to 31: 4,120 tokens, 1.31 even shares, layer 5, micro-batch 2"
+  // "rank 3, experts 24 to 31: 4,120 tokens, 1.31 even shares, in layer 5, micro-batch 2"
   QString text_of(const Place& place) const;
   QRect tracks() const;
   QSize minimumSizeHint() const override { return {200, 110}; }
@@ -64,8 +64,7 @@ class ExpertMap : public QWidget {
  private:
   struct Counted {
     const ExpertTokens* of;
-    Time end_so_far{0};  // the latest of those before it, and its own
-    std::size_t first;   // in shares_, of its rows
+    std::size_t first;  // in shares_, of its rows
   };
   void take();  // what the group has
   Place place(const Counted& c, std::size_t row) const;
@@ -81,9 +80,11 @@ class ExpertMap : public QWidget {
   By by_ = By::kRank;
   int left_ = 0, right_ = 0;
   std::size_t rows_ = 0;
-  std::vector<Counted> counted_;  // in order of start
-  std::vector<float> shares_;     // by row
-  float least_ = 0, most_ = 0;    // of shares_
+  // Layers that work at the same time are in different lists; in each, one follows the other.
+  std::vector<std::vector<Counted>> counted_;
+  bool alike_ = true;           // all layers have as many experts
+  std::vector<float> shares_;   // by row
+  float least_ = 0, most_ = 0;  // of shares_
   struct Drawn {
     TimeAxis axis;
     QSize size;

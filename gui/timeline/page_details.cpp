@@ -370,7 +370,6 @@ QWidget* TimelinePage::build_expert_map() {
     say_fullest();
   });
   connect(expert_map_, &ExpertMap::picked, this, [this](std::int64_t rank) { go_to(std::nullopt, rank); });
-  connect(&session_.time(), &TimeView::axis_changed, this, &TimelinePage::say_fullest);
   return out;
 }
 
@@ -387,10 +386,14 @@ void TimelinePage::say_fullest() {
   const RunPtr& run = session_.run(0);
   const auto fullest = expert_map_->fullest();
   if (!run || !fullest) return experts_label_->clear();
-  const QString drawn =
-      kind_of(run->timeline()) == "predicted" ? tr("one draw of the scenario's expert_load") : tr("counted");
+  const std::int32_t left_out = run->timeline().experts.left_out;
   experts_label_->setText(
-      tr("Tokens of experts, %1. Most in what is shown: %2.").arg(drawn, expert_map_->text_of(*fullest)));
+      (kind_of(run->timeline()) == "predicted" ? tr("Tokens of experts, one draw of the scenario's "
+                                                    "expert_load; times are those of the mean load.")
+                                               : tr("Tokens of experts, counted.")) +
+      " " + tr("Most in what is shown: %1.").arg(expert_map_->text_of(*fullest)) +
+      (left_out > 0 ? " " + tr("Too many to keep: the last %L1 micro-batches are left out.").arg(left_out)
+                    : QString()));
 }
 
 void TimelinePage::sum_up_soon() {
@@ -400,6 +403,7 @@ void TimelinePage::sum_up_soon() {
 // For the panes that are seen.
 void TimelinePage::sum_up() {
   const RunPtr run = session_.run(0);
+  if (!expert_map_->visibleRegion().isEmpty()) say_fullest();
   const std::vector<RankMeasure> measures = run ? rank_measures(run->timeline()) : std::vector<RankMeasure>{};
   if (measures.empty()) return;
   const TimeView& time = session_.time();

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "core/json.h"
+#include "core/timeline.h"
 #include "planner/export/export.h"
 #include "tests/cli/command.h"
 
@@ -153,6 +154,52 @@ TEST(Cli, CalibrateHasRoomForWhateverRoutersChoose) {
   const Output run = orrery("calibrate --json --name here --device " + folder.file("d.json") +
                             " --backend cpu --steps 2 " + file);
   EXPECT_EQ(run.code, 0) << run.out;
+}
+
+// Of a step whose experts are loaded unevenly, a window has the tokens of the layers that work in it, and of
+// the groups that have some.
+TEST(Cli, AWindowHasTheTokensOfItsExperts) {
+  const TemporaryFolder folder;
+  Json s = load_json(scenario("tiny-cpu-pair"));
+  s["model"] = Json::parse(R"({"preset": "tiny-llama", "name": "mixture", "blocks": [{"times": 2, "blocks": [
+      {"layers": ["attention", {"experts": {"experts": 8, "top_k": 2, "ffn_hidden": 96}}]}]}]})");
+  s["training"]["expert_load"] = {{"hot", {{"shares", 3}}}};
+  s["training"]["global_batch"] = 16;
+  s["plan"] = {{"pp", 2}, {"micro_batch", 4}, {"micro_batches", 4}};
+  const std::string file = folder.file("s.json"), trace = folder.file("t.json");
+  save_json(file, s);
+  const auto experts = [&](const std::string& options) {
+    const Output o = orrery("simulate " + file + " --trace " + trace + options);
+    EXPECT_EQ(o.code, 0) << o.out;
+    return load_timeline(trace).experts;
+  };
+  const ExpertCounts all = experts("");
+  EXPECT_EQ(all.groups, (std::vector<std::vector<std::int64_t>>{{0}, {1}}));
+  ASSERT_EQ(all.of.size(), 2U * 4);  // layers, micro-batches
+  // Up to before the second stage's first work: what the first one did in its first micro-batch.
+  const Time second = all.of[4].start, end = std::min(second, all.of[1].start) - Time{1'000'000};
+  const ExpertCounts some = experts(fmt::format(" --window 0us:{:.3f}us", 1e6 * seconds(end)));
+  EXPECT_EQ(some.groups, (std::vector<std::vector<std::int64_t>>{{0}}));
+  ASSERT_EQ(some.of.size(), 1U);
+  EXPECT_EQ(some.of[0], all.of[0]);
+}
+
+// End tokens are of data whose documents the scenario plans with.
+TEST(Cli, EndTokensNeedDocuments) {
+  const TemporaryFolder folder;
+  Json s = load_json(scenario("tiny-cpu-pair"));
+  const std::string file = folder.file("s.json"), run = "run --steps 1 " + file + " --end-token ";
+  const auto refused = [&](const char* token, const char* why) {
+    const Output o = orrery(run + token);
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_NE(o.out.find(why), std::string::npos) << o.out;
+  };
+  save_json(file, s);
+  refused("3", "command line: /end-token: sequences of the scenario are not packed from documents");
+  s["training"]["documents"] = {{"fixed", {{"tokens", 16}}}};
+  save_json(file, s);
+  refused("256", "command line: /end-token: 256 is no token of the data; allowed: 0 to 255");
+  EXPECT_EQ(orrery(run + "3").code, 0);
 }
 
 TEST(Cli, EmulationIsCheckedBeforeAnythingRuns) {

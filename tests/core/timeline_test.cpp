@@ -76,7 +76,8 @@ Timeline with_everything() {
   t.experts.groups = {{0, 2}, {3}};
   t.experts.of = {{0, 7, 0, Time{5}, Time{1'234'567}, {3, 0, 9, 1}},
                   {0, 7, 1, Time{2'000'000}, Time{2'000'000}, {1, 1, 1, 1}},
-                  {1, 2, 0, Time{0}, Time{1}, {2'147'483'647}}};
+                  {1, 2, 0, Time{0}, Time{1}, {10'000'000'000'000}}};
+  t.experts.left_out = 3;
   return t;
 }
 
@@ -136,6 +137,19 @@ TEST(Timeline, WhatABinaryFileClaimsToHoldMustFitInIt) {
   EXPECT_THROW((void)from_binary(text, "file"), InputError);
 }
 
+// A group that has no tokens is none; those behind it move up.
+TEST(Timeline, GroupsWithoutTokensAreLeftOut) {
+  ExpertCounts e;
+  e.groups = {{0}, {1}, {2}};
+  e.of = {
+      {2, 5, 0, Time{9}, Time{10}, {1}}, {2, 5, 1, Time{3}, Time{4}, {2}}, {0, 1, 0, Time{5}, Time{6}, {3}}};
+  e.tidy();
+  EXPECT_EQ(e.groups, (std::vector<std::vector<std::int64_t>>{{0}, {2}}));
+  const std::vector<ExpertTokens> expected{
+      {0, 1, 0, Time{5}, Time{6}, {3}}, {1, 5, 1, Time{3}, Time{4}, {2}}, {1, 5, 0, Time{9}, Time{10}, {1}}};
+  EXPECT_EQ(e.of, expected);
+}
+
 TEST(Timeline, TokensOfExpertsThatCannotBeAreAnsweredWithAPointer) {
   const Json good = parse_json(to_chrome_trace(with_everything()), "trace");
   ASSERT_NO_THROW((void)from_chrome_trace(good, "trace"));
@@ -159,6 +173,13 @@ TEST(Timeline, TokensOfExpertsThatCannotBeAreAnsweredWithAPointer) {
   expect("/tokens/0/1", 1LL << 31, "/otherData/experts/tokens/0/1", "is too large");
   expect("/tokens/0/4", 4, "/otherData/experts/tokens/0/4", "before the start");  // which is 5
   expect("/tokens/0/5", -1, "/otherData/experts/tokens/0/5", "");
+  expect("/tokens/0/5", 10'000'000'000'001, "/otherData/experts/tokens/0/5", "is too large");
+  expect("/left_out", -1, "/otherData/experts/left_out", "");
+  // 31 * 131,071 numbers are more than 4,000,000.
+  Json row = Json::array({0, 7, 0, 5, 9});
+  for (int i = 0; i < (1 << 17) - 6; ++i) row.push_back(1);
+  expect("/tokens", Json(31, row), "/otherData/experts/tokens/30", "more numbers of tokens");
+  expect("/groups/0", Json(1 << 16, 1), "/otherData/experts/tokens/0", "a multiple of the 65536 ranks");
   expect("/tokens/0", {0, 7, 0, 5, 9, 1, 2, 3}, "/otherData/experts/tokens/0", "a multiple of the 2 ranks");
 }
 

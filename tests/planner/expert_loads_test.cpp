@@ -259,7 +259,7 @@ TEST(ExpertLoads, ATimelineHasTheTokensOfOneDraw) {
     EXPECT_LT(of.start, of.end);
     ASSERT_EQ(of.tokens.size(), 8U);
     const double sum = std::accumulate(of.tokens.begin(), of.tokens.end(), 0.0);
-    EXPECT_NEAR(sum, 8 * 4096 * 2, 8);  // ranks, tokens, top_k; each expert's count is rounded
+    EXPECT_EQ(sum, 8 * 4096 * 2);  // ranks, tokens, top_k
     const auto most = static_cast<double>(*std::max_element(of.tokens.begin(), of.tokens.end()));
     fullest[static_cast<std::size_t>(of.layer)] +=
         most / (sum / 8) / static_cast<double>(4 * counts.groups.size());
@@ -277,15 +277,50 @@ TEST(ExpertLoads, DrawnTokensKeepCapacities) {
   Plan p;
   p.dp = p.ep = 4;
   p.micro_batches = 2;
-  const auto tokens = loads.tokens(p, 1, 0);
+  const auto tokens = loads.tokens(p, 1, 0, 2);
   ASSERT_EQ(tokens.size(), 2U);
   for (const auto& by_expert : tokens) {
     EXPECT_EQ(by_expert[0], 4 * 160);  // ranks, 1.25 * 1024 * 2 / 16
-    for (const std::int32_t n : by_expert) EXPECT_LE(n, 4 * 160);
+    for (const std::int64_t n : by_expert) EXPECT_LE(n, 4 * 160);
   }
   // The other groups' tokens choose by the same chances, and not alike.
-  EXPECT_NE(loads.tokens(p, 1, 1), tokens);
-  EXPECT_EQ(loads.tokens(p, 1, 0), tokens);
+  EXPECT_NE(loads.tokens(p, 1, 1, 2), tokens);
+  EXPECT_EQ(loads.tokens(p, 1, 0, 2), tokens);
+}
+
+// An expert that every token chooses gets all of them, and the others share what is left, to the token.
+TEST(ExpertLoads, DrawnTokensAreAllThatAreChosen) {
+  Training t{.global_batch = 8, .sequence = 64};
+  t.expert_load = {HotLoad{.shares = 2}};  // of 2 of 4 experts: each token's
+  const ExpertLoads loads(model_with({.experts = 4, .top_k = 2, .ffn_hidden = 16}), t);
+  Plan p;
+  p.dp = 8;
+  p.micro_batches = 50;
+  bool differ = false;
+  for (const auto& by_expert : loads.tokens(p, 0, 0, 50)) {
+    EXPECT_EQ(by_expert[0], 64);
+    EXPECT_EQ(std::accumulate(by_expert.begin(), by_expert.end(), std::int64_t{0}), 64 * 2);
+    for (std::size_t e = 1; e < 4; ++e) EXPECT_LE(by_expert[e], 64);
+    differ |= by_expert[1] != by_expert[2];
+  }
+  EXPECT_TRUE(differ);
+}
+
+// Two layers of 65,536 experts have 131,072 numbers for each group and micro-batch, of which 4,000,000 are
+// kept: 30 micro-batches of a timeline of one group, and 7 of all four replicas.
+TEST(ExpertLoads, OfTooManyTokensTheFirstMicroBatchesAreKept) {
+  Problem problem = problem_with(R"(, "expert_load": {"hot": {"shares": 2}})");
+  problem.scenario.model = model_with({.experts = 1 << 16, .top_k = 1, .ffn_hidden = 1});
+  problem.scenario.training.global_batch = 4 * 40 * 32;
+  problem.scenario.training.sequence = 4096;
+  Plan p{.dp = 4, .micro_batch = 32, .micro_batches = 40};
+  const planner::Evaluation e = planner::evaluate(problem, Topology(problem.cluster), p, {.record = true});
+  const ExpertCounts& counts = e.simulation.timeline.experts;
+  EXPECT_EQ(counts.groups.size(), 1U);
+  EXPECT_EQ(counts.left_out, 10);
+  EXPECT_EQ(counts.of.size(), 2U * 30);
+  for (const ExpertTokens& of : counts.of) EXPECT_LT(of.micro_batch, 30);
+  EXPECT_EQ(program::counted_micro_batches(e.program), 7);
 }
 
 // Of 8 ranks that are 2 tensor ranks of 4 replicas, 2 have columns of the same experts and 4 share all; or
