@@ -46,14 +46,14 @@ void execute(App& app, const ExportAsked& o) {
 }  // namespace
 
 void add_export(CLI::App& parent, App& app) {
-  CLI::App* command = subcommand(
-      parent, app, "export",
-      "a plan for other software: a script, a configuration or a command; and with --launch a job of Slurm, "
-      "Kubernetes or SkyPilot that starts it on all nodes");
+  CLI::App* command = subcommand(parent, app, "export",
+                                 "a plan for other software: a script, a configuration or a command; and "
+                                 "with --launcher a job of Slurm, "
+                                 "Kubernetes or SkyPilot that starts it on all nodes");
   auto o = std::make_shared<ExportAsked>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
   add_choice<planner::Target>(*command, "--to", o->target, "software that trains with it")->required();
-  add_choice<planner::Launcher>(*command, "--launch", o->launcher, "what starts it on the nodes");
+  add_choice<planner::Launcher>(*command, "--launcher", o->launcher, "what starts it on the nodes");
   command->add_flag("--force", o->force, "export a plan that needs more memory than the device has");
   command->callback([&app, o] { execute(app, *o); });
 }

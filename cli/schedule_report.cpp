@@ -251,6 +251,7 @@ std::vector<std::string> write_launches(const Scheduled& s, const sim::ClusterNo
                       .command = script_of(s, r, job, app, notes),
                       .image = r.image};
     l.switches = sim::fewest_leaves(nodes, l.nodes);
+    l.whole_nodes = l.nodes > 1;
     const std::string name = fmt::format("{:04}-{}", s.request[i] + 1, planner::launch_name(l.name));
     files.push_back({name + ".sbatch", planner::slurm_job(l)});
     if (r.image.empty())

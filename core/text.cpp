@@ -34,7 +34,8 @@ Character first_of(std::string_view text) {
 // Controls (C0, DEL, C1), line separators, and marks that change the direction of text.
 bool is_hidden(std::uint32_t c) {
   return c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x200e && c <= 0x200f) ||
-         (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+         (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) || c == 0xfeff || c == 0xfffe ||
+         c == 0xffff;
 }
 
 }  // namespace

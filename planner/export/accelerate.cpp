@@ -120,17 +120,19 @@ Exported accelerate_config(const Problem& problem, const Plan& p, const Cursor& 
       sharded ? "FSDP" : (p.dp > 1 ? "MULTI_GPU" : "'NO'"), mixed_precision(t), layout.nodes, p.ranks());
   if (rounds(t.math))
     text += fmt::format("fp8_config:\n  backend: {}\n", t.math == Math::kFp8Delayed ? "TE" : "AO");
-  const char* machine = layout.nodes > 1
-                            ? "  --machine_rank \"$NODE_RANK\" --main_process_ip \"$MASTER_ADDR\" "
-                              "--main_process_port \"${MASTER_PORT:-29500}\" \\\n"
-                            : "";
   return {.text = text + sharding(p),
           .notes = notes(t, p, recipe_of(problem)),
           .variables = {kTrain},
           .file = "fsdp.yaml",
-          .start = fmt::format("{}exec accelerate launch --config_file \"$FOLDER/fsdp.yaml\" \\\n{}  "
-                               "\"${{train[@]}}\"\n",
-                               reads_train(), machine)};
+          .start = [](const Layout& of) {
+            const char* machine = of.nodes > 1
+                                      ? "  --machine_rank \"$NODE_RANK\" --main_process_ip \"$MASTER_ADDR\" "
+                                        "--main_process_port \"${MASTER_PORT:-29500}\" \\\n"
+                                      : "";
+            return fmt::format(
+                "{}exec accelerate launch --config_file \"$FOLDER/fsdp.yaml\" \\\n{}  \"${{train[@]}}\"\n",
+                reads_train(), machine);
+          }};
 }
 
 }  // namespace orrery::planner

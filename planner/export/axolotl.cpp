@@ -147,8 +147,8 @@ Exported axolotl_config(const Problem& problem, const Plan& p, const Cursor& sce
       "max_steps: {}\n",
       short_name(p), printable(problem.scenario.model.name), kVersion, layout.nodes,
       layout.nodes == 1 ? "" : "s", layout.nodes, layout.per_node,
-      layout.nodes == 1 ? "" : " --rdzv_backend=c10d --rdzv_endpoint=HEAD:29500", t.sequence, p.micro_batch,
-      p.micro_batches, r.steps > 0 ? std::to_string(r.steps) : "MAX_STEPS");
+      layout.nodes == 1 ? "" : " --node_rank=N --master_addr=HEAD --master_port=29500", t.sequence,
+      p.micro_batch, p.micro_batches, r.steps > 0 ? std::to_string(r.steps) : "MAX_STEPS");
   out.text += fmt::format(
       "optimizer: {}\n"
       "learning_rate: {}\n"
@@ -177,12 +177,15 @@ Exported axolotl_config(const Problem& problem, const Plan& p, const Cursor& sce
   if (t.adapter) out.text += adapter_lines(*t.adapter, scenario.child("training").child("adapter"));
   out.text += fsdp_lines(p);
   out.file = "axolotl.yaml";
-  out.start = fmt::format(
-      "exec axolotl train \"$FOLDER/axolotl.yaml\" --launcher torchrun -- --nnodes={} "
-      "--nproc_per_node={}{}\n",
-      layout.nodes, layout.per_node,
-      layout.nodes == 1 ? "" : " --rdzv_backend=c10d --rdzv_endpoint=\"$MASTER_ADDR:${MASTER_PORT:-29500}\"");
-  out.notes.emplace_back("names in capital letters are to be replaced");
+  out.start = [](const Layout& of) {
+    return "exec axolotl train \"$FOLDER/axolotl.yaml\" --launcher torchrun -- \\\n  " +
+           torchrun_arguments(of) + "\n";
+  };
+  out.placeholders = {"BASE_MODEL", "DATASET", "DATASET_TYPE", "OUTPUT_DIR"};
+  if (r.steps == 0) out.placeholders.emplace_back("MAX_STEPS");
+  if (!r.learning_rate) out.placeholders.emplace_back("LEARNING_RATE");
+  out.notes.push_back(
+      fmt::format("in the configuration, {} are to be replaced", fmt::join(out.placeholders, ", ")));
   if (t.adapter && !t.adapter->targets.empty())
     out.notes.emplace_back("lora_target_modules has the names of models of Llama's kind");
   return out;

@@ -382,7 +382,7 @@ Exported bridge_script(const Problem& problem, const Plan& p, const Cursor& scen
               "cfg = vanilla_gpt_pretrain_1gpu_h100_bf16_config()\n" +
               script.text() + "\nif __name__ == \"__main__\":\n    pretrain(cfg, forward_step)\n";
   out.file = "train.py";
-  out.start = "exec " + torchrun(layout) + "  \"$FOLDER/train.py\"\n";
+  out.start = [](const Layout& of) { return "exec " + torchrun(of) + "  \"$FOLDER/train.py\"\n"; };
   out.notes.emplace_back("the script ends where the installed version has no such field");
   return out;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What an export gives, as a job of Slurm, as an object of Kubernetes or as a task of SkyPilot.
+#include <algorithm>
 #include <array>
 #include <utility>
 
-#include "core/json.h"
 #include "planner/export/export.h"
 #include "planner/export/launch.h"
 #include "planner/export/recipe.h"
@@ -45,7 +45,7 @@ std::string skypilot_task(const Problem& problem, const Launch& l, const Cursor&
     cluster.fail(fmt::format("SkyPilot's name of \"{}\" is not known", problem.device_names()),
                  "allowed: clusters of A100, H100, H200, B200, B300, GB200, GH200, L40S, L4, T4 or V100");
   }
-  std::string text = fmt::format("name: {}\nresources:\n  accelerators: {}:{}\nnum_nodes: {}\n",
+  std::string text = fmt::format("name: \"{}\"\nresources:\n  accelerators: {}:{}\nnum_nodes: {}\n",
                                  launch_name(l.name), known->second, l.devices_per_node, l.nodes);
   if (!l.variables.empty()) text += "envs:\n";
   for (const std::string& name : l.variables) text += fmt::format("  {}: null\n", name);
@@ -57,29 +57,35 @@ std::string skypilot_task(const Problem& problem, const Launch& l, const Cursor&
 }
 
 // What a node runs. A file is written where no other node and no other job writes.
-std::string of_node(const Exported& e) {
+std::string of_node(const Exported& e, const Layout& layout) {
   if (e.file.empty()) return body_of(e.text);
   const std::string end = end_of_text(e.text);
-  return fmt::format("set -euo pipefail\nFOLDER=$(mktemp -d)\ncat >\"$FOLDER/{0}\" <<'{1}'\n{2}{1}\n{3}",
-                     e.file, end, e.text, e.start);
+  std::string out = fmt::format(
+      "set -euo pipefail\nFOLDER=$(mktemp -d)\ncat >\"$FOLDER/{0}\" <<'{1}'\n{2}{1}\n", e.file, end, e.text);
+  if (!e.placeholders.empty())
+    out += fmt::format(
+        "if left=$(grep -owE -m1 '{0}' \"$FOLDER/{1}\"); then\n"
+        "  echo \"replace $left in the configuration {1}\" >&2\n"
+        "  exit 2\n"
+        "fi\n",
+        fmt::join(e.placeholders, "|"), e.file);
+  return out + e.start(layout);
 }
 
-ManifestKind kind_of(Launcher launcher) {
-  switch (launcher) {
-    case Launcher::kJobSet:
-      return ManifestKind::kJobSet;
-    case Launcher::kTrainJob:
-      return ManifestKind::kTrainJob;
-    case Launcher::kPyTorchJob:
-      return ManifestKind::kPyTorchJob;
-    case Launcher::kMpiJob:
-      return ManifestKind::kMpiJob;
-    case Launcher::kKubernetes:
-    case Launcher::kSlurm:
-    case Launcher::kSkypilot:
-      break;
-  }
-  return ManifestKind::kJob;
+Exported in_kubernetes(ManifestKind kind, Exported e, Launch l) {
+  l.tenant = "QUEUE";
+  l.image = "IMAGE";
+  e.text = manifest(kind, l);
+  e.notes.push_back(
+      "set IMAGE and Kueue's queue (kueue.x-k8s.io/queue-name)" +
+      (e.variables.empty() ? std::string() : fmt::format("; in env, set {}", fmt::join(e.variables, ", "))));
+  if (kind == ManifestKind::kTrainJob)
+    e.notes.emplace_back(
+        "the runtime torch-distributed gives a container 64 MiB of /dev/shm; a runtime of yours can mount "
+        "more");
+  if (kind == ManifestKind::kMpiJob)
+    e.notes.emplace_back("the image needs Open MPI, and sshd that takes the keys which the operator mounts");
+  return e;
 }
 
 }  // namespace
@@ -92,38 +98,31 @@ Exported export_job(Launcher launcher, Target target, const Problem& problem, co
            .nodes = at.nodes,
            .devices_per_node = at.per_node,
            .switches = 0,
-           .command = of_node(e),
+           .whole_nodes = at.per_node == problem.cluster.devices_per_node,
+           .by_user = true,
+           .command = of_node(e, at),
            .variables = e.variables};
   switch (launcher) {
     case Launcher::kSlurm:
       e.text = slurm_job(l);
       return e;
-    case Launcher::kSkypilot: {
-      e.text = skypilot_task(problem, l, scenario.child("cluster"));
-      std::string given;
-      for (const std::string& name : e.variables) given += " --env " + name + "=..";
-      if (!given.empty()) e.notes.push_back("sky launch FILE" + given + " sets what is null");
-      return e;
-    }
     case Launcher::kKubernetes:
+      return in_kubernetes(ManifestKind::kJob, std::move(e), std::move(l));
     case Launcher::kJobSet:
+      return in_kubernetes(ManifestKind::kJobSet, std::move(e), std::move(l));
     case Launcher::kTrainJob:
+      return in_kubernetes(ManifestKind::kTrainJob, std::move(e), std::move(l));
     case Launcher::kPyTorchJob:
+      return in_kubernetes(ManifestKind::kPyTorchJob, std::move(e), std::move(l));
     case Launcher::kMpiJob:
+      return in_kubernetes(ManifestKind::kMpiJob, std::move(e), std::move(l));
+    case Launcher::kSkypilot:
       break;
   }
-  l.tenant = "QUEUE";
-  l.image = "IMAGE";
-  e.text = manifest(kind_of(launcher), l);
-  e.notes.push_back(fmt::format(
-      "IMAGE, the queue of Kueue (kueue.x-k8s.io/queue-name){} are to be set",
-      e.variables.empty() ? std::string() : fmt::format(" and, in env, {}", fmt::join(e.variables, ", "))));
-  if (launcher == Launcher::kTrainJob)
-    e.notes.emplace_back(
-        "the runtime torch-distributed gives a container 64 MiB of /dev/shm; a runtime of yours can mount "
-        "more");
-  if (launcher == Launcher::kMpiJob)
-    e.notes.emplace_back("the image needs Open MPI, and sshd that takes the keys which the operator mounts");
+  e.text = skypilot_task(problem, l, scenario.child("cluster"));
+  std::string given;
+  for (const std::string& name : e.variables) given += " --env " + name + "=..";
+  if (!given.empty()) e.notes.push_back("sky launch FILE" + given + " sets what is null");
   return e;
 }
 

@@ -116,9 +116,24 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
   return out;
 }
 
+// Scripts take the configuration's path in options of their own: Hugging Face's Trainer by --deepspeed,
+// deepspeed.add_config_arguments() by --deepspeed_config.
+std::string starts(const Layout& layout) {
+  return reads_train() +
+         fmt::format(
+             "if [[ \"${0}\" != *DEEPSPEED_CONFIG* ]]; then\n"
+             "  echo \"say DEEPSPEED_CONFIG in {0} where the path of the configuration goes: train.py "
+             "--deepspeed "
+             "DEEPSPEED_CONFIG\" >&2\n"
+             "  exit 2\n"
+             "fi\n",
+             kTrain) +
+         "exec " + torchrun(layout) + "  \"${train[@]//DEEPSPEED_CONFIG/$FOLDER/deepspeed.json}\"\n";
+}
+
 }  // namespace
 
-Exported deepspeed_config(const Problem& problem, const Plan& p, const Cursor& scenario) {
+Exported deepspeed_config(const Problem& problem, const Plan& p) {
   const Training& t = problem.scenario.training;
   const Recipe r = recipe_of(problem);
   const bool bf16 = t.parameter_type() == DType::kBfloat16, fp16 = t.parameter_type() == DType::kFloat16;
@@ -153,8 +168,7 @@ Exported deepspeed_config(const Problem& problem, const Plan& p, const Cursor& s
           .notes = notes(t, p, r),
           .variables = {kTrain},
           .file = "deepspeed.json",
-          .start = reads_train() + "exec " + torchrun(layout_of(problem, p, scenario.child("cluster"))) +
-                   "  \"${train[@]}\" --deepspeed --deepspeed_config \"$FOLDER/deepspeed.json\"\n"};
+          .start = [](const Layout& of) { return starts(of); }};
 }
 
 }  // namespace orrery::planner

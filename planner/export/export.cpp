@@ -53,19 +53,26 @@ Layout layout_of(const Problem& problem, const Plan& plan, const Cursor& at) {
                       problem.cluster.nodes, devices));
 }
 
+std::string torchrun_arguments(const Layout& layout) {
+  return fmt::format("--nnodes={} --nproc_per_node={}", layout.nodes, layout.per_node) +
+         (layout.nodes > 1 ? " --node_rank=\"$NODE_RANK\" --master_addr=\"$MASTER_ADDR\" "
+                             "--master_port=\"${MASTER_PORT:-29500}\""
+                           : "");
+}
+
 std::string torchrun(const Layout& layout) {
-  std::string out =
-      fmt::format("torchrun --nnodes={} --nproc_per_node={} \\\n", layout.nodes, layout.per_node);
-  if (layout.nodes > 1)
-    out +=
-        "  --node_rank=\"$NODE_RANK\" --master_addr=\"$MASTER_ADDR\" --master_port=\"${MASTER_PORT:-29500}\" "
-        "\\\n";
-  return out;
+  return "torchrun " + torchrun_arguments(layout) + " \\\n";
 }
 
 std::string reads_train() {
-  return fmt::format("read -ra train <<<\"${{{0}:?set {0} to your training script and its arguments}}\"\n",
-                     kTrain);
+  return fmt::format(
+      "read -rd '' -a train <<<\"${{{0}-}}\" || true\n"
+      "if [ ${{#train[@]}} -eq 0 ]; then\n"
+      "  echo \"set {0} to your training script and its arguments, with spaces between and no quotation "
+      "marks\" >&2\n"
+      "  exit 2\n"
+      "fi\n",
+      kTrain);
 }
 
 namespace {
@@ -134,7 +141,7 @@ Exported without_documents(Target target, const Problem& problem, const Plan& pl
     case Target::kMaxtext:
       return maxtext_command(problem, plan, scenario);
     case Target::kDeepspeed:
-      return with_notes(deepspeed_config(problem, plan, scenario));
+      return with_notes(deepspeed_config(problem, plan));
     case Target::kFsdp:
       return with_notes(accelerate_config(problem, plan, scenario));
     case Target::kAxolotl:

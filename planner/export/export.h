@@ -15,6 +15,8 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,20 +47,28 @@ constexpr auto enum_names(Launcher) {
 // The stack whose software reads the export.
 const char* stack_of(Target target);
 
+// Ranks are started as many on every node. A plan that fills its last node only in part is spread out.
+struct Layout {
+  std::int64_t nodes = 1, per_node = 1;
+};
+
 struct Exported {
   std::string text;
   std::vector<std::string> notes;      // what the user has to know, a sentence each
   std::vector<std::string> variables;  // of the environment, that a script asks its user for
-  // Where the text is no script of bash: the name of a file for it, and lines of bash that start the software
-  // on a node, with the file in the folder $FOLDER, and NODE_RANK and MASTER_ADDR set.
-  std::string file, start;
+  // Of a configuration, or a script of another language than bash: the name of its file; lines of bash that
+  // start the software on a node, where the file is in the folder $FOLDER, and NODE_RANK and MASTER_ADDR are
+  // set; and names in the text that the user replaces.
+  std::string file;
+  std::function<std::string(const Layout&)> start;
+  std::vector<std::string> placeholders;
 };
 
 // `problem` has the target's stack, which runs the plan (check_stack). Throws InputError, at a field of
 // `scenario`, where that software cannot train the same model.
 Exported export_plan(Target target, const Problem& problem, const Plan& plan, const Cursor& scenario);
-// The same as a job, which needs nothing else. What only the user knows stands there as a placeholder with a
-// name.
+// The same as one file that starts the software on all nodes of the plan. Each value that only the user knows
+// stands there as a placeholder with a name.
 Exported export_job(Launcher launcher, Target target, const Problem& problem, const Plan& plan,
                     const Cursor& scenario);
 

@@ -65,30 +65,31 @@ std::string shell_quoted(const std::string& text) {
 
 std::string slurm_job(const Launch& l) {
   std::string out = fmt::format("#!/bin/bash\n#SBATCH --job-name={}\n", launch_name(l.name));
-  if (!l.tenant.empty()) out += fmt::format("#SBATCH --account={}\n", launch_name(l.tenant));
+  if (!l.by_user) out += fmt::format("#SBATCH --account={}\n", launch_name(l.tenant));
   out += fmt::format(
       "#SBATCH --nodes={}\n"
       "#SBATCH --ntasks-per-node=1\n"
       "#SBATCH --gpus-per-node={}\n",
       l.nodes, l.devices_per_node);
-  if (l.nodes > 1 && l.switches > 0)
-    out += fmt::format("#SBATCH --exclusive\n#SBATCH --switches={}\n", l.switches);
+  if (l.whole_nodes) out += "#SBATCH --exclusive\n";
+  if (l.nodes > 1 && l.switches > 0) out += fmt::format("#SBATCH --switches={}\n", l.switches);
   if (l.limit) out += fmt::format("#SBATCH --time={}\n", slurm_time(*l.limit));
   if (l.priority != 0) out += fmt::format("#SBATCH --comment=\"priority {}\"\n", l.priority);
-  out += l.tenant.empty() ? "#SBATCH --export=ALL\n"
-                            "# To be filled in, with one # less, where your cluster wants them:\n"
-                            "##SBATCH --account=ACCOUNT\n"
-                            "##SBATCH --partition=PARTITION\n"
-                            "##SBATCH --time=D-HH:MM:SS\n"
-                            "##SBATCH --container-image=IMAGE\n"
-                          : "#SBATCH --requeue\n";
+  out += l.by_user ? "#SBATCH --export=ALL\n"
+                     "# To be filled in, with one # less, where your cluster wants them:\n"
+                     "##SBATCH --account=ACCOUNT\n"
+                     "##SBATCH --partition=PARTITION\n"
+                     "##SBATCH --time=D-HH:MM:SS\n"
+                     "##SBATCH --cpus-per-task=CORES\n"
+                     "##SBATCH --container-image=IMAGE\n"
+                   : "#SBATCH --requeue\n";
   const std::string end = end_of_text(l.command);
   return out + fmt::format(
                    "set -euo pipefail\n\n"
                    "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\n"
                    "export MASTER_ADDR\n"
-                   "# On each node:\n"
-                   "srun bash -c \"$(\n  cat <<'{0}'\n"
+                   "# On each node; where it fails on one, the others stop.\n"
+                   "srun --kill-on-bad-exit=1 bash -c \"$(\n  cat <<'{0}'\n"
                    "export NODE_RANK=$SLURM_NODEID\n"
                    "{1}{2}{0}\n)\"\n",
                    end, l.command, l.command.ends_with('\n') ? "" : "\n");

@@ -19,9 +19,13 @@
 namespace orrery::planner {
 
 struct Launch {
-  std::string name, tenant;  // no tenant: the user's to say
+  std::string name, tenant;
   std::int64_t nodes = 1, devices_per_node = 8;
-  std::int64_t switches = 1;     // leaf switches that it fits under; 0: unknown
+  std::int64_t switches = 1;  // leaf switches that it fits under; 0: unknown
+  bool whole_nodes = false;   // nobody else is on its nodes
+  // The user submits it, with an environment that it keeps, and fills in what clusters want; else a queue
+  // does.
+  bool by_user = false;
   std::optional<RunTime> limit;  // that the user asked for
   std::int64_t priority = 0;
   std::string command;                 // of every node
@@ -36,15 +40,15 @@ std::string launch_name(const std::string& name);
 // of a block.
 std::string indented(int spaces, const std::string& text);
 
-// A word that ends the text in a shell's here-document, and stands nowhere in it.
+// A word that ends the text in a shell's here-document: the text does not have it.
 std::string end_of_text(const std::string& text);
 
 // The text as one word of a shell, within single quotation marks.
 std::string shell_quoted(const std::string& text);
 
-// `#SBATCH --switches` asks for as few leaf switches as the job fits under, --account is the tenant; without
-// one the user's environment is the job's, and options that clusters want stand in comments. The command runs
-// once a node; NODE_RANK and MASTER_ADDR are set for it.
+// `#SBATCH --switches` asks for as few leaf switches as the job fits under, --account is the tenant. Where
+// the user submits it, options that clusters want stand in comments. The command runs once a node; NODE_RANK
+// and MASTER_ADDR are set for it.
 std::string slurm_job(const Launch& launch);
 
 // Objects of Kubernetes that start a pod on each node, by the controller that reads them (the versions are

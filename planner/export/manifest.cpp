@@ -57,7 +57,7 @@ std::string head(const Launch& l, const char* version, const char* kind) {
   return fmt::format(
       "apiVersion: {}\nkind: {}\nmetadata:\n  name: {}\n  labels:\n    kueue.x-k8s.io/queue-name: "
       "{}\nspec:\n",
-      version, kind, launch_name(l.name), launch_name(l.tenant));
+      version, kind, yaml(launch_name(l.name)), yaml(launch_name(l.tenant)));
 }
 
 std::string time_limit(const Launch& l) {
@@ -80,9 +80,9 @@ std::string job(const Launch& l) {
   return fmt::format(
              "apiVersion: v1\nkind: Service\nmetadata:\n  name: {0}\nspec:\n  clusterIP: None\n  selector:\n"
              "    job-name: {0}\n---\n",
-             name) +
+             yaml(name)) +
          head(l, "batch/v1", "Job") +
-         indented(2, indexed_job(l, name + "-0." + name, "subdomain: " + name + "\n"));
+         indented(2, indexed_job(l, name + "-0." + name, "subdomain: " + yaml(name) + "\n"));
 }
 
 // Its controller gives each pod the host name SET-JOB-0-INDEX in a subdomain with the set's name.
@@ -120,7 +120,7 @@ std::string pytorch_job(const Launch& l) {
 // One process of mpirun for each worker, bound to no core as it starts the node's ranks. The launcher's
 // environment reaches the workers by -x alone.
 std::string mpi_job(const Launch& l) {
-  std::string given = "-x MASTER_ADDR";
+  std::string given = "-x PATH -x LD_LIBRARY_PATH -x MASTER_ADDR";
   for (const std::string& name : l.variables) given += " -x " + name;
   const std::string launcher =
       "set -euo pipefail\n"

@@ -87,8 +87,7 @@ const char* remat_policy(Recompute r) {
   return "full";
 }
 
-// What JAX reads of the nodes of a run.
-std::string nodes_of_each_other(std::int64_t nodes) {
+std::string jax_variables(std::int64_t nodes) {
   return fmt::format(
       "export NNODES={} NODE_RANK=\"${{NODE_RANK:?set NODE_RANK to the number of this node, from 0}}\"\n"
       "export JAX_COORDINATOR_IP=\"${{MASTER_ADDR:?set MASTER_ADDR to the host name of the first node}}\"\n"
@@ -105,7 +104,7 @@ Exported maxtext_command(const Problem& problem, const Plan& p, const Cursor& sc
   Fields x;
   x.add("run_name", "\"${RUN_NAME:?set RUN_NAME}\"");
   x.add("base_output_directory", "\"${OUTPUT:?set OUTPUT to a folder or a bucket}\"");
-  x.add("hardware", "gpu_multiprocess");
+  x.add("hardware", "gpu");  // a process for each node
   add_model(x, problem.scenario.model, scenario.child("model"));
   add_mesh(x, p, layout);
   x.add("shard_optimizer_over_data", p.zero == 1);
@@ -147,7 +146,7 @@ Exported maxtext_command(const Problem& problem, const Plan& p, const Cursor& sc
       "exec python3 -m maxtext.trainers.pre_train.train \"${{MAXTEXT:?set MAXTEXT to its "
       "checkout}}\"/src/maxtext/configs/base.yml",
       short_name(p), printable(problem.scenario.model.name), printable(problem.stack.runs->software),
-      layout.nodes, layout.per_node, layout.nodes > 1 ? nodes_of_each_other(layout.nodes) : "");
+      layout.nodes, layout.per_node, layout.nodes > 1 ? jax_variables(layout.nodes) : "");
   std::vector<std::string> variables{"MAXTEXT", "RUN_NAME", "OUTPUT", "TOKENIZER", "DATASET"};
   if (!r.learning_rate) variables.emplace_back("LR");
   if (r.steps == 0) variables.emplace_back("STEPS");

@@ -551,7 +551,7 @@ std::string arguments(const Problem& problem, const Plan& p) {
 
 // --- the script -------------------------------------------------------------------------------------
 
-// Lines that end the script where a variable is not set, before anything is started.
+// Lines that end the script where a variable is not set, before ranks are started.
 std::string wanted(const std::vector<AskedVariable>& variables) {
   std::string out = "# To be set here or in the environment; the script ends where one of them is missing.\n";
   for (const AskedVariable& v : variables)

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/scenario.h"
+#include "planner/export/export.h"
 
 namespace orrery::planner {
 
@@ -23,16 +24,15 @@ struct Recipe {
 };
 Recipe recipe_of(const Problem& problem);
 
-// How ranks are started: as many on every node. A plan that fills its last node only in part is spread out.
-struct Layout {
-  std::int64_t nodes = 1, per_node = 1;
-};
 Layout layout_of(const Problem& problem, const Plan& plan, const Cursor& at);
 
-// The command that starts the ranks of a node, up to what they run, in lines that go on.
+// "--nnodes=2 --nproc_per_node=8 --node_rank=..", arguments of torchrun on a node.
+std::string torchrun_arguments(const Layout& layout);
+// The command that starts the ranks of a node. It ends with a backslash and a line end: what the ranks run
+// follows.
 std::string torchrun(const Layout& layout);
-// Of software that runs a training script of the user's: lines of bash that make the array `train` of the
-// variable kTrain.
+// The variable that names the user's training script and its arguments, and lines of bash that split it into
+// the array `train`.
 inline constexpr const char* kTrain = "TRAIN";
 std::string reads_train();
 

@@ -9,7 +9,7 @@ namespace orrery::planner {
 
 Exported megatron_script(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported bridge_script(const Problem& problem, const Plan& plan, const Cursor& scenario);
-Exported deepspeed_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
+Exported deepspeed_config(const Problem& problem, const Plan& plan);
 Exported torchtitan_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported maxtext_command(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported accelerate_config(const Problem& problem, const Plan& plan, const Cursor& scenario);

@@ -226,8 +226,12 @@ Exported torchtitan_config(const Problem& problem, const Plan& p, const Cursor& 
   return {.text = std::move(text),
           .notes = std::move(notes),
           .file = "torchtitan.toml",
-          .start = "exec " + torchrun(layout) +
-                   "  -m torchtitan.train --job.config_file \"$FOLDER/torchtitan.toml\"\n"};
+          .start =
+              [](const Layout& of) {
+                return "exec " + torchrun(of) +
+                       "  -m torchtitan.train --job.config_file \"$FOLDER/torchtitan.toml\"\n";
+              },
+          .placeholders = {"HF_ASSETS_PATH"}};
 }
 
 }  // namespace orrery::planner

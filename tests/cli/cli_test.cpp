@@ -441,7 +441,7 @@ TEST(Cli, ExportsPasteIntoALauncher) {
   EXPECT_EQ(j["train_batch_size"].get<int>(),
             j["train_micro_batch_size_per_gpu"].get<int>() * j["gradient_accumulation_steps"].get<int>() * 2);
   EXPECT_EQ(j["zero_optimization"]["stage"], 1);
-  EXPECT_NE(orrery("export --to megatron --launch slurm " + scenario("llama3-70b-p4d"))
+  EXPECT_NE(orrery("export --to megatron --launcher slurm " + scenario("llama3-70b-p4d"))
                 .out.find("#SBATCH --nodes=8"),
             std::string::npos);
 }
@@ -508,7 +508,7 @@ TEST(Cli, TheDocumentationNamesEveryTarget) {
     return fmt::format("{}", fmt::join(out, "|"));
   };
   const std::string line =
-      fmt::format("orrery export PLAN|SCENARIO --to {}\n           [--launch {}]\n",
+      fmt::format("orrery export PLAN|SCENARIO --to {}\n           [--launcher {}]\n",
                   names(enum_names(planner::Target{})), names(enum_names(planner::Launcher{})));
   EXPECT_NE(load_text(std::string(ORRERY_ROOT) + "/docs/cli.md").find(line), std::string::npos) << line;
 }

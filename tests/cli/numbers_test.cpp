@@ -298,7 +298,7 @@ TEST(ExportNumbers, InstancesAndNodes) {
   EXPECT_NE(megatron.find("--num-distributed-optimizer-instances 4"), std::string::npos) << megatron;
   EXPECT_NE(megatron.find("--seq-length 2048"), std::string::npos) << megatron;
   EXPECT_NE(megatron.find("--max-position-embeddings 4096"), std::string::npos) << megatron;
-  const std::string slurm = orrery("export --to megatron --launch slurm " + file).out;
+  const std::string slurm = orrery("export --to megatron --launcher slurm " + file).out;
   EXPECT_NE(slurm.find("#SBATCH --nodes=2\n"), std::string::npos) << slurm;
   EXPECT_NE(slurm.find("#SBATCH --gpus-per-node=6\n"), std::string::npos) << slurm;
   EXPECT_NE(slurm.find("--nproc_per_node=6"), std::string::npos) << slurm;

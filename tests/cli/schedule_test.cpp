@@ -72,8 +72,9 @@ TEST_F(ScheduleCommand, ReportsForPeople) {
   queue_["jobs"][0]["tenant"] = "vision";
   const Output o = run(queue_, "");
   ASSERT_EQ(o.code, 0) << o.out;
-  for (const char* words : {"3 jobs of 2 tenants on 4 nodes of 8 devices", "fifo, backfill none", "starts",
-                            "vision", "makespan", "utilisation", "fragmentation", "Jain", "a node and hour", "USD"})
+  for (const char* words :
+       {"3 jobs of 2 tenants on 4 nodes of 8 devices", "fifo, backfill none", "starts", "vision", "makespan",
+        "utilisation", "fragmentation", "Jain", "a node and hour", "USD"})
     EXPECT_NE(o.out.find(words), std::string::npos) << words << "\n" << o.out;
 }
 
@@ -149,7 +150,8 @@ TEST_F(ScheduleCommand, WritesLaunchFiles) {
     EXPECT_NE(kubernetes.find(line), std::string::npos) << line << kubernetes;
   EXPECT_TRUE(text("0002-b.yaml").empty());  // without an image
   // A shell reads the script, and the command arrives whole.
-  save_text(folder_.file("srun"), "#!/bin/bash\nSLURM_NODEID=1 exec \"$@\"\n");
+  save_text(folder_.file("srun"),
+            "#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nSLURM_NODEID=1 exec \"$@\"\n");
   save_text(folder_.file("scontrol"), "#!/bin/bash\necho host7\n");
   save_text(folder_.file("python"), "#!/bin/bash\necho \"$NODE_RANK $MASTER_ADDR $*\"\n");
   const Output ran = shell("cd " + folder_.path() + " && chmod +x srun scontrol python && PATH=.:$PATH " +

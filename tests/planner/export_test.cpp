@@ -660,7 +660,7 @@ Ran run_script(const std::string& script, const std::string& variables) {
   };
   write("torchrun",
         "#!/bin/bash\necho \"connections ${CUDA_DEVICE_MAX_CONNECTIONS-unset}\"\nprintf '%s\\n' \"$@\"\n");
-  write("srun", "#!/bin/bash\nexec \"$@\"\n");
+  write("srun", "#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nexec \"$@\"\n");
   write("scontrol", "#!/bin/bash\nfor i in $(seq 1000); do echo host$i; done\n");
   write("script", script);
   const std::string command =

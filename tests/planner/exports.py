@@ -77,7 +77,7 @@ def export(target, question, launcher=None):
         with open(path, "w", encoding="utf-8") as file:
             json.dump(question, file)
         done = subprocess.run([PROGRAM, "export", path, "--to", target, "--json", "--force"] +
-                              (["--launch", launcher] if launcher else []), capture_output=True, text=True)
+                              (["--launcher", launcher] if launcher else []), capture_output=True, text=True)
     if done.returncode != 0:
         return done.returncode, done.stderr
     return 0, json.loads(done.stdout)["text"]
@@ -377,101 +377,166 @@ while [[ $1 == -* ]]; do
     *) echo "mpirun: $1 is not known" >&2; exit 2 ;;
   esac
 done
-for ((i = 0; i < ranks; ++i)); do env -i PATH="$PATH" OMPI_COMM_WORLD_RANK=$i "${given[@]}" "$@" || exit 1; done
+for ((i = 0; i < ranks; ++i)); do env -i PATH=/usr/bin:/bin TMPDIR="$TMPDIR" OMPI_COMM_WORLD_RANK=$i "${given[@]}" "$@" || exit 1; done
 """
 TORCHRUN = 'echo "$@"\n'
 
 
+def env_of(container):
+    """What the environment of a container says; a field of the pod is that of the second one."""
+    return {e["name"]: e.get("value", "1") for e in container.get("env", [])}
+
+
+def of_container(container):
+    return container["args"][0], env_of(container)
+
+
+def pods(job):
+    return job["spec"]["template"]["spec"]["containers"][0]
+
+
 class Started(unittest.TestCase):
-    """Every export as a job of every launcher, played with stand-ins: the second of two nodes starts the software with
-    the very file that the export writes, and knows the first node."""
+    """Every export as a job of every launcher, played with stand-ins: the last node starts the software with the very
+    file that the export writes, and knows the first node."""
 
-    # The software, its command, what it is told of nodes, and where it finds the file.
-    torchrun = ["--nnodes=2", "--nproc_per_node=8", "--node_rank=1", "--master_addr=first", "--master_port=29500"]
+    # The plan on one node (on two there are twice as many replicas, and half as many micro-batches), the stack, what is
+    # run, and with what: FILE is the export's file, AT what tells nodes of each other.
+    TENSOR = {"tp": 2, "sequence_parallel": True, "dp": 4, "zero": 1, "micro_batches": 16}
     cases = {
-        "megatron": ({"tp": 2, "sequence_parallel": True, "dp": 8, "zero": 1, "micro_batches": 8}, "megatron-core", "torchrun", torchrun, None),
-        "megatron-bridge": ({"tp": 2, "sequence_parallel": True, "dp": 8, "zero": 1, "micro_batches": 8}, "megatron-core", "torchrun", torchrun, 5),
-        "deepspeed": ({"dp": 16, "zero": 3, "micro_batches": 4}, "deepspeed", "torchrun",
-                      torchrun + ["my", "train.py", "--deepspeed", "--deepspeed_config"], 9),
-        "fsdp": ({**FSDP, "recompute": "none", "recompute_parts": []}, "fsdp", "accelerate", ["launch", "--config_file", None, "--machine_rank", "1",
-                                       "--main_process_ip", "first", "--main_process_port", "29500", "my", "train.py"], 2),
-        "axolotl": ({"dp": 16, "zero": 3, "micro_batches": 4, "recompute": "full"}, "fsdp", "axolotl",
-                    ["train", None, "--launcher", "torchrun", "--", "--nnodes=2", "--nproc_per_node=8",
-                     "--rdzv_backend=c10d", "--rdzv_endpoint=first:29500"], 1),
-        "torchtitan": (TITAN_FSDP, "torchtitan", "torchrun", torchrun + ["-m", "torchtitan.train", "--job.config_file"], 8),
-        "maxtext": (FSDP, "maxtext", "python3", ["-m", "maxtext.trainers.pre_train.train"], None),
+        "megatron": (TENSOR, "megatron-core", "torchrun", ["AT", "/m/pretrain_gpt.py", "--num-layers", "32", "..."]),
+        "megatron-bridge": (TENSOR, "megatron-core", "torchrun", ["AT", "FILE"]),
+        "deepspeed": ({"dp": 8, "zero": 3, "micro_batches": 8}, "deepspeed", "torchrun", ["AT", "my", "train.py", "--wd", "0.5", "--config=FILE"]),
+        "fsdp": ({"dp": 8, "zero": 3, "micro_batches": 8}, "fsdp", "accelerate",
+                 ["launch", "--config_file", "FILE", "MACHINE", "my", "train.py", "--wd", "0.5", "--config=DEEPSPEED_CONFIG"]),
+        "axolotl": ({"dp": 8, "zero": 3, "micro_batches": 8, "recompute": "full"}, "fsdp", "axolotl",
+                    ["train", "FILE", "--launcher", "torchrun", "--", "AT"]),
+        "torchtitan": ({**TITAN_FSDP, "dp": 8, "micro_batches": 8}, "torchtitan", "torchrun",
+                       ["AT", "-m", "torchtitan.train", "--job.config_file", "FILE"]),
+        "maxtext": ({**FSDP, "dp": 8, "micro_batches": 8}, "maxtext", "python3",
+                    ["-m", "maxtext.trainers.pre_train.train", "/mt/src/maxtext/configs/base.yml", "run_name=x", "..."]),
     }
-    # What a launcher's controller sets on the second node, and where its script stands.
+    placeholders = ("BASE_MODEL", "DATASET", "DATASET_TYPE", "OUTPUT_DIR", "HF_ASSETS_PATH")
+    # The script, what the launcher says to its last node beside what stands in the file, and the first node's name.
     launchers = {
-        "slurm": ({"SLURM_JOB_NODELIST": "x", "SLURM_NODEID": "1"}, lambda text: text),
-        "kubernetes": ({"MASTER_ADDR": "first", "NODE_RANK": "1"},
-                       lambda text: list(yaml.safe_load_all(text))[1]["spec"]["template"]["spec"]["containers"][0]["args"][0]),
-        "jobset": ({"MASTER_ADDR": "first", "NODE_RANK": "1"},
-                   lambda text: yaml.safe_load(text)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["args"][0]),
-        "trainjob": ({"PET_MASTER_ADDR": "first", "PET_NODE_RANK": "1"},
-                     lambda text: yaml.safe_load(text)["spec"]["trainer"]["args"][0]),
-        "pytorchjob": ({"MASTER_ADDR": "first", "PET_NODE_RANK": "1"},
-                       lambda text: yaml.safe_load(text)["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"][0]),
-        "mpijob": ({}, lambda text: yaml.safe_load(text)["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["args"][0]),
-        "skypilot": ({"SKYPILOT_NODE_IPS": "first\nsecond", "SKYPILOT_NODE_RANK": "1"}, lambda text: yaml.safe_load(text)["run"]),
+        "slurm": lambda text, last: (text, {"SLURM_JOB_NODELIST": "x", "SLURM_NODEID": last}, "first"),
+        "kubernetes": lambda text, last: (*of_container(pods(list(yaml.safe_load_all(text))[1])), "no-0.no"),
+        "jobset": lambda text, last: (*of_container(pods(yaml.safe_load(text)["spec"]["replicatedJobs"][0]["template"])), "no-node-0-0.no"),
+        "trainjob": lambda text, last: (*of_container(yaml.safe_load(text)["spec"]["trainer"]),
+                                        {"PET_MASTER_ADDR": "first", "PET_NODE_RANK": last}, "first"),
+        "pytorchjob": lambda text, last: (*of_container(pods({"spec": yaml.safe_load(text)["spec"]["pytorchReplicaSpecs"]["Worker" if last == "1" else "Master"]})),
+                                          {"MASTER_ADDR": "first", "PET_NODE_RANK": last}, "first"),
+        "mpijob": lambda text, last: (*of_container(yaml.safe_load(text)["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]), "first"),
+        "skypilot": lambda text, last: (yaml.safe_load(text)["run"], {"SKYPILOT_NODE_IPS": "first\nsecond", "SKYPILOT_NODE_RANK": last}, "first"),
     }
 
-    def play(self, script, env):
-        """What the software is started with, and the files among its arguments."""
+    def script_of(self, launcher, text, nodes):
+        script, *envs, first = self.launchers[launcher](text, str(nodes - 1))
+        env = {k: v for e in envs for k, v in e.items()}
+        if "NODE_RANK" in env:
+            env["NODE_RANK"] = str(nodes - 1)
+        return script, env, first
+
+    def play(self, script, env, nodes=2):
+        """Exit code, what is printed to standard error, and each start of the software: its name, arguments, the files among
+        them, and what of the environment tells nodes of each other."""
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "hostfile"), "w", encoding="utf-8") as file:
-                file.write("first slots=1\nsecond slots=1\n")
+                file.write("".join(name + " slots=1\n" for name in ("first", "second")[:nodes]))
             told = os.path.join(folder, "told.py")
             with open(told, "w", encoding="utf-8") as file:
                 file.write("import json, os, sys\n"
-                           "name, args = sys.argv[1], sys.argv[2:]\n"
-                           "files = {a: open(a, encoding='utf-8').read() for a in args if os.path.isfile(a)}\n"
+                           "name, args, files = sys.argv[1], sys.argv[2:], {}\n"
+                           "for a in args:\n"
+                           "    path = a.split('=')[-1]\n"
+                           "    if os.path.isfile(path):\n"
+                           "        files[path] = open(path, encoding='utf-8').read()\n"
                            "env = {k: v for k, v in os.environ.items() if k in ('NNODES', 'NODE_RANK') or k.startswith('JAX')}\n"
                            "print(json.dumps([name, args, files, env]))\n")
             for name in ("torchrun", "accelerate", "axolotl", "python3"):
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                     file.write('#!/bin/bash\nexec %s %s %s "$@"\n' % (sys.executable, told, name))
-            for name, text in (("srun", 'exec "$@"\n'), ("scontrol", "echo first; echo second\n"), ("mpirun", MPIRUN)):
+            for name, text in (("srun", 'while [[ $1 == -* ]]; do shift; done\nexec "$@"\n'),
+                               ("scontrol", "echo first; echo second\n"), ("mpirun", MPIRUN)):
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                     file.write("#!/bin/bash\n" + text)
             for name in os.listdir(folder):
                 os.chmod(os.path.join(folder, name), 0o755)
             done = subprocess.run(["bash", "-c", script.replace("/etc/mpi/hostfile", os.path.join(folder, "hostfile"))],
                                   env={"PATH": folder + ":/usr/bin:/bin", "TMPDIR": folder, **env}, capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, script + done.stderr)
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        return done.returncode, done.stderr, [json.loads(line) for line in done.stdout.splitlines()]
+
+    given = {"MEGATRON": "/m", "MAXTEXT": "/mt", "TRAIN": "my train.py\n  --wd 0.5 --config=DEEPSPEED_CONFIG",
+             **{name: "x" for name in ("TOKENIZER_MODEL", "DATA_PATH", "RUN_NAME", "OUTPUT", "TOKENIZER", "DATASET")}}
+
+    def question(self, target, nodes):
+        plan, stack, _, _ = self.cases[target]
+        plan = {**plan, "dp": plan["dp"] * nodes, "micro_batches": plan["micro_batches"] // nodes}
+        training = {"precision": "pure-bf16"} if target == "axolotl" else {}
+        # A name that YAML would take for a boolean, and texts that end here-documents.
+        model = "llama-3.1-8b" if target in ("torchtitan", "maxtext") else {"preset": "llama-3.1-8b", "name": "a 'model'\nEND\nEND_ \"$(x)\""}
+        return {**scenario(model=model, nodes=nodes, plan=plan, **training), "stack": stack, "name": "No"}
 
     def test_every_software_by_every_launcher(self):
-        given = {name: "x" for name in ("MEGATRON", "TOKENIZER_MODEL", "DATA_PATH", "MAXTEXT", "RUN_NAME", "OUTPUT", "TOKENIZER", "DATASET")}
-        given["TRAIN"] = "my train.py"
-        for target, (plan, stack, command, args, at) in self.cases.items():
-            training = {"precision": "pure-bf16"} if target == "axolotl" else {}
-            question = {**scenario(plan=plan, **training), "stack": stack}
-            code, alone = export(target, question)
-            self.assertEqual(code, 0, alone)
-            for launcher, (env, script_of) in self.launchers.items():
-                with self.subTest(target=target, launcher=launcher):
-                    code, text = export(target, question, launcher)
-                    self.assertEqual(code, 0, text)
-                    script = script_of(text)
-                    self.assertEqual(shellcheck(script), "")
-                    starts = self.play(script, {**given, **env})
-                    name, got, files, seen = starts[-1]  # of the second node
-                    self.assertEqual(name, command)
-                    if at is not None:
-                        self.assertEqual(files, {got[at]: alone})
-                        got = got[:at] + [None] + got[at + 1:]
-                    self.assertEqual([g for g in got[:len(args)]], args)
-                    if target == "maxtext":
-                        self.assertEqual((seen["NNODES"], seen["NODE_RANK"], seen["JAX_COORDINATOR_IP"], seen["JAX_COORDINATOR_PORT"]),
-                                         ("2", "1", "first", "29500"))
+        for target, (_, _, command, wanted) in self.cases.items():
+            for nodes in (1, 2):
+                question = self.question(target, nodes)
+                code, alone = export(target, question)
+                self.assertEqual(code, 0, alone)
+                for launcher in self.launchers:
+                    with self.subTest(target=target, launcher=launcher, nodes=nodes):
+                        self.expect_start(target, launcher, nodes, question, alone, command, wanted)
+
+    def expect_start(self, target, launcher, nodes, question, alone, command, wanted):
+        code, text = export(target, question, launcher)
+        self.assertEqual(code, 0, text)
+        script, env, first = self.script_of(launcher, text, nodes)
+        self.assertEqual(shellcheck(script), "")
+        left = [name for name in self.placeholders if re.search(r"\b%s\b" % name, alone)] if target in ("axolotl", "torchtitan") else []
+        if left:
+            code, said, starts = self.play(script, {**env, **self.given}, nodes)
+            self.assertEqual((code != 0, starts), (True, []))
+            self.assertIn("replace %s in the configuration" % left[0], said)
+        for name in left:  # where they are in the configuration, not where they are asked for
+            script, alone = (re.sub(r"(?<=[:\"] )%s\b|(?<=\")%s\b" % (name, name), "x", t) for t in (script, alone))
+        code, said, starts = self.play(script, {**env, **self.given}, nodes)
+        self.assertEqual(code, 0, script + said)
+        name, got, files, seen = starts[-1]  # of the last node
+        self.assertEqual(name, command)
+        at = ["--nnodes=%d" % nodes, "--nproc_per_node=8"]
+        machine = []
+        if nodes > 1:
+            at += ["--node_rank=1", "--master_addr=" + first, "--master_port=29500"]
+            machine = ["--machine_rank", "1", "--main_process_ip", first, "--main_process_port", "29500"]
+        (path,) = list(files) or [None]
+        expected = []
+        for word in wanted:
+            expected += at if word == "AT" else machine if word == "MACHINE" else [word.replace("FILE", path or "")]
+        if expected[-1] == "...":
+            expected.pop()
+            got = got[:len(expected)]
+        self.assertEqual(got, expected)
+        if path:
+            self.assertEqual(files[path], alone)
+        if target == "maxtext" and nodes > 1:
+            self.assertEqual((seen["NNODES"], seen["NODE_RANK"], seen["JAX_COORDINATOR_IP"], seen["JAX_COORDINATOR_PORT"]),
+                             ("2", "1", first, "29500"))
 
     def test_a_training_script_is_asked_for(self):
-        plan, stack, _, _, _ = self.cases["deepspeed"]
-        code, text = export("deepspeed", {**scenario(plan=plan), "stack": stack}, "slurm")
+        code, text = export("deepspeed", self.question("deepspeed", 1), "slurm")
         self.assertEqual(code, 0, text)
-        with self.assertRaisesRegex(AssertionError, "set TRAIN to your training script"):
-            self.play(text, self.launchers["slurm"][0])
+        script, env, _ = self.script_of("slurm", text, 1)
+        for train, why in (({}, "set TRAIN to your training script"), ({"TRAIN": " \n "}, "set TRAIN to your training script"),
+                           ({"TRAIN": "train.py"}, "say DEEPSPEED_CONFIG in TRAIN")):
+            code, said, starts = self.play(script, {**env, **train}, 1)
+            self.assertEqual((code != 0, starts), (True, []))
+            self.assertIn(why, said)
+
+    def test_a_configuration_needs_no_even_nodes(self):
+        question = {**scenario(nodes=2, batch=63, plan={"dp": 9, "zero": 1, "micro_batches": 7}), "stack": "deepspeed"}
+        self.assertEqual(export("deepspeed", question)[0], 0)
+        code, said = export("deepspeed", question, "slurm")
+        self.assertEqual(code, 3)
+        self.assertIn("9 ranks cannot be spread evenly", said)
 
 
 class Cloud(unittest.TestCase):
@@ -561,7 +626,7 @@ class Cloud(unittest.TestCase):
                 with open(path, "w", encoding="utf-8") as file:
                     file.write("#!/bin/bash\n" + text)
                 os.chmod(path, 0o755)
-            env = {"PATH": folder + ":" + os.environ["PATH"], "MEGATRON": "/m", "TOKENIZER_MODEL": "t", "DATA_PATH": "d"}
+            env = {"PATH": folder + ":" + os.environ["PATH"], "TMPDIR": folder, "MEGATRON": "/m", "TOKENIZER_MODEL": "t", "DATA_PATH": "d"}
             script = script.replace("/etc/mpi/hostfile", os.path.join(folder, "hostfile"))
             done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
