@@ -57,32 +57,6 @@ bool is_fully_sharded(const Plan& p) {
   return p.zero > 0 && (p.dp > 1 || p.offloads_parameters());
 }
 
-// PEFT's names of matrices in models of Llama's kind.
-const char* module_of(AdapterTarget target, const Cursor& at) {
-  switch (target) {
-    case AdapterTarget::kQuery:
-      return "q_proj";
-    case AdapterTarget::kKey:
-      return "k_proj";
-    case AdapterTarget::kValue:
-      return "v_proj";
-    case AdapterTarget::kOutput:
-      return "o_proj";
-    case AdapterTarget::kGate:
-      return "gate_proj";
-    case AdapterTarget::kUp:
-      return "up_proj";
-    case AdapterTarget::kDown:
-      return "down_proj";
-    case AdapterTarget::kQueryDown:
-    case AdapterTarget::kKeyValueDown:
-    case AdapterTarget::kKeyValue:
-      break;
-  }
-  at.fail(fmt::format("adapters of \"{}\" are not written for Axolotl", name_of(target)),
-          "allowed: q, k, v, o, gate, up, down; or no targets for all of them");
-}
-
 std::string adapter_lines(const Adapter& a, const Cursor& at) {
   const bool narrow = a.base != BaseStorage::kAsComputed;
   std::string out =
@@ -94,7 +68,7 @@ std::string adapter_lines(const Adapter& a, const Cursor& at) {
   if (a.targets.empty()) return out + "lora_target_linear: true\n";
   out += "lora_target_modules:\n";
   for (std::size_t i = 0; i < a.targets.size(); ++i)
-    out += fmt::format("  - {}\n", module_of(a.targets[i], at.child("targets").child(i)));
+    out += fmt::format("  - {}\n", module_of(a.targets[i], "Axolotl", at.child("targets").child(i)));
   return out;
 }
 
@@ -112,14 +86,6 @@ std::string fsdp_lines(const Plan& p) {
                    "  cpu_ram_efficient_loading: true\n"
                    "  offload_params: {}\n",
                    p.zero == 3 && p.reshards(), p.offloads_parameters());
-}
-
-// A number that YAML 1.1 reads as one: with a point before an exponent.
-std::string yaml_number(double x) {
-  std::string out = fmt::format("{}", x);
-  const std::size_t e = out.find('e');
-  if (e != std::string::npos && out.find('.') == std::string::npos) out.insert(e, ".0");
-  return out;
 }
 
 }  // namespace

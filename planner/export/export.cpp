@@ -18,6 +18,8 @@ const char* stack_of(Target target) {
     case Target::kMegatron:
     case Target::kMegatronBridge:
       return "megatron-core";
+    case Target::kAutomodel:
+      return "automodel";
     case Target::kTorchtitan:
       return "torchtitan";
     case Target::kMaxtext:
@@ -53,15 +55,57 @@ Layout layout_of(const Problem& problem, const Plan& plan, const Cursor& at) {
                       problem.cluster.nodes, devices));
 }
 
+namespace {
+
+// What tells the nodes of a run of each other; nothing where there is one.
+std::string rendezvous(const Layout& layout) {
+  return layout.nodes == 1 ? ""
+                           : "--node_rank=\"$NODE_RANK\" --master_addr=\"$MASTER_ADDR\" "
+                             "--master_port=\"${MASTER_PORT:-29500}\" ";
+}
+
+}  // namespace
+
+std::string yaml_number(double x) {
+  std::string out = fmt::format("{}", x);
+  const std::size_t e = out.find('e');
+  if (e != std::string::npos && out.find('.') == std::string::npos) out.insert(e, ".0");
+  return out;
+}
+
+const char* module_of(AdapterTarget target, const char* software, const Cursor& at) {
+  switch (target) {
+    case AdapterTarget::kQuery:
+      return "q_proj";
+    case AdapterTarget::kKey:
+      return "k_proj";
+    case AdapterTarget::kValue:
+      return "v_proj";
+    case AdapterTarget::kOutput:
+      return "o_proj";
+    case AdapterTarget::kGate:
+      return "gate_proj";
+    case AdapterTarget::kUp:
+      return "up_proj";
+    case AdapterTarget::kDown:
+      return "down_proj";
+    case AdapterTarget::kQueryDown:
+    case AdapterTarget::kKeyValueDown:
+    case AdapterTarget::kKeyValue:
+      break;
+  }
+  at.fail(fmt::format("adapters of \"{}\" are not written for {}", name_of(target), software),
+          "allowed: q, k, v, o, gate, up, down; or no targets for all of them");
+}
+
 std::string torchrun_arguments(const Layout& layout) {
-  return fmt::format("--nnodes={} --nproc_per_node={}", layout.nodes, layout.per_node) +
-         (layout.nodes > 1 ? " --node_rank=\"$NODE_RANK\" --master_addr=\"$MASTER_ADDR\" "
-                             "--master_port=\"${MASTER_PORT:-29500}\""
-                           : "");
+  return rendezvous(layout) + fmt::format("--nnodes={} --nproc_per_node={}", layout.nodes, layout.per_node);
 }
 
 std::string torchrun(const Layout& layout) {
-  return "torchrun " + torchrun_arguments(layout) + " \\\n";
+  const std::string others = rendezvous(layout);
+  return fmt::format("torchrun --nnodes={} --nproc_per_node={} \\\n", layout.nodes, layout.per_node) +
+         (others.empty() ? others : "  " + others + "\\\n");
 }
 
 std::string reads_train() {
@@ -103,6 +147,8 @@ std::vector<std::string> notes_of_adapter(const Training& t) {
 std::string note_of_documents(Target target) {
   const std::string packed = "sequences are packed from documents (training.documents): ";
   switch (target) {
+    case Target::kAutomodel:
+      return packed + "packed_sequence keeps attention within them";
     case Target::kAxolotl:
       return packed + "sample_packing keeps attention within them";
     case Target::kMaxtext:
@@ -146,6 +192,8 @@ Exported without_documents(Target target, const Problem& problem, const Plan& pl
       return with_notes(accelerate_config(problem, plan, scenario));
     case Target::kAxolotl:
       return axolotl_config(problem, plan, scenario);
+    case Target::kAutomodel:
+      return automodel_config(problem, plan, scenario);
   }
   throw Error("an export target without an exporter");
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A plan as other software takes it: a script for Megatron-LM or Megatron Bridge; a configuration of
-// DeepSpeed, of torchtitan, of Axolotl, or of Accelerate for PyTorch's FSDP; a command for MaxText. Each
-// trains the scenario's model with the scenario's numbers; a field that the software cannot take is refused,
-// never left out. And each as a job that starts it on all nodes: of Slurm, of Kubernetes (a Job, or what
-// JobSet's and Kubeflow's controllers read), or as a task of SkyPilot. Names and values are of the versions
-// in the stack files (profiles/stacks), and tests/planner/export_test.cpp holds every export against the
-// facts in tests/data/launchers.
+// DeepSpeed, of torchtitan, of Axolotl, of NeMo AutoModel, or of Accelerate for PyTorch's FSDP; a command for
+// MaxText. Each trains the scenario's model with the scenario's numbers; a field that the software cannot
+// take is refused, never left out. And each as a job that starts it on all nodes: of Slurm, of Kubernetes (a
+// Job, or what JobSet's and Kubeflow's controllers read), or as a task of SkyPilot. Names and values are of
+// the versions in the stack files (profiles/stacks), and tests/planner/export_test.cpp holds every export
+// against the facts in tests/data/launchers.
 //
 //   Problem as = problem;
 //   as.stack = load_stack(stack_of(Target::kMegatron), ...);
@@ -25,13 +25,22 @@
 
 namespace orrery::planner {
 
-enum class Target { kMegatron, kMegatronBridge, kDeepspeed, kFsdp, kAxolotl, kTorchtitan, kMaxtext };
+enum class Target {
+  kMegatron,
+  kMegatronBridge,
+  kDeepspeed,
+  kFsdp,
+  kAxolotl,
+  kAutomodel,
+  kTorchtitan,
+  kMaxtext
+};
 constexpr auto enum_names(Target) {
   using enum Target;
-  return std::array{std::pair{kMegatron, "megatron"},   std::pair{kMegatronBridge, "megatron-bridge"},
-                    std::pair{kDeepspeed, "deepspeed"}, std::pair{kFsdp, "fsdp"},
-                    std::pair{kAxolotl, "axolotl"},     std::pair{kTorchtitan, "torchtitan"},
-                    std::pair{kMaxtext, "maxtext"}};
+  return std::array{std::pair{kMegatron, "megatron"},     std::pair{kMegatronBridge, "megatron-bridge"},
+                    std::pair{kDeepspeed, "deepspeed"},   std::pair{kFsdp, "fsdp"},
+                    std::pair{kAxolotl, "axolotl"},       std::pair{kAutomodel, "automodel"},
+                    std::pair{kTorchtitan, "torchtitan"}, std::pair{kMaxtext, "maxtext"}};
 }
 
 // What starts a job on its nodes.

@@ -26,6 +26,11 @@ Recipe recipe_of(const Problem& problem);
 
 Layout layout_of(const Problem& problem, const Plan& plan, const Cursor& at);
 
+// A number that YAML 1.1 reads as one: with a point before an exponent.
+std::string yaml_number(double x);
+// PEFT's names of matrices in models of Llama's kind. Throws InputError at `at` where there is none.
+const char* module_of(AdapterTarget target, const char* software, const Cursor& at);
+
 // "--nnodes=2 --nproc_per_node=8 --node_rank=..", arguments of torchrun on a node.
 std::string torchrun_arguments(const Layout& layout);
 // The command that starts the ranks of a node. It ends with a backslash and a line end: what the ranks run

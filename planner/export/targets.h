@@ -13,6 +13,7 @@ Exported deepspeed_config(const Problem& problem, const Plan& plan);
 Exported torchtitan_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported maxtext_command(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported accelerate_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
+Exported automodel_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
 Exported axolotl_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
 
 }  // namespace orrery::planner

@@ -248,7 +248,7 @@ def formats(orrery, root, folder):
     simulate = [["simulate", "scenario.json"], ["simulate", "scenario.json", "--trace", "written"]]
     add("scenario", "json", beside["scenario.json"], "scenario.json",
         simulate + [["plan", "scenario.json", "--threads", "1", "--top", "1", "-o", "written"],
-                    ["export", "scenario.json", "--to", "slurm"]], others("scenario.json"), weight=8)
+                    ["export", "scenario.json", "--to", "megatron", "--launcher", "slurm"]], others("scenario.json"), weight=8)
     operated = dict(whole, training=dict(whole["training"], tokens=1e9), node_hour="$3", reliability={
         "rates": "rates.json", "step_time": "2 s", "steps": 20000,
         "failures": {"hardware_per_node_day": 0.5, "software_per_job_day": 0.1, "detection": "60 s", "repair": "6 h"},

@@ -35,6 +35,7 @@ TYPES = {
     "texts": lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v),
     "env": lambda v: all(set(x) == {"name", "value"} and isinstance(x["value"], str) or
                          set(x) == {"name", "valueFrom"} and set(x["valueFrom"]) == {"fieldRef"} for x in v),
+    "numbers": lambda v: isinstance(v, list) and all(TYPES["number"](x) for x in v),
     "nulls": lambda v: all(x is None for x in v.values()),
     "lists of texts": lambda v: isinstance(v, list) and all(TYPES["texts"](x) for x in v),
 }
@@ -365,6 +366,65 @@ class Axolotl(unittest.TestCase):
             self.assertIn(field + ": Axolotl v0.18.0", text)
 
 
+class Automodel(unittest.TestCase):
+    fields = facts("automodel")["fields"]
+
+    def config(self, question):
+        code, text = export("automodel", {**question, "stack": "automodel"})
+        self.assertEqual(code, 0, text)
+        return yaml.safe_load(text)
+
+    def test_fields_are_those_of_its_version(self):
+        full = {"dp": 16, "zero": 3, "micro_batches": 4, "recompute": "full"}
+        for question in (scenario(plan=full), scenario(plan={**full, "shard_group": 8}, precision="megatron"),
+                         scenario(plan={**full, "zero": 2}, precision="fp32", math="fp32"),
+                         scenario(plan={"dp": 16, "micro_batches": 4}, precision="pure-bf16"),
+                         scenario(plan={**PIPELINE, "zero": 2}),
+                         scenario(plan={**full, "zero": 0}, adapter={"rank": 8, "targets": ["q", "v"]}),
+                         scenario(plan=full, adapter={"rank": 8, "base": "nf4"})):
+            config = self.config(question)
+            self.assertEqual(problems(config, self.fields), [])
+            self.assertNotEqual(problems({**config, "clip_grad_norm": {"max_normm": 1}}, self.fields), [])
+
+    def test_says_the_plan(self):
+        config = self.config(scenario(plan={"dp": 16, "zero": 3, "shard_group": 8, "micro_batches": 4, "recompute": "full"}))
+        d = config["distributed"]
+        self.assertEqual((d["strategy"], d["dp_size"], d["dp_replicate_size"], d["reshard_after_forward"]), ("fsdp2", 16, 2, True))
+        self.assertIs(d["activation_checkpointing"], True)
+        # 64 sequences are 16 ranks x 1 x 4 steps of accumulation; weights are kept in fp32 and computed with in bf16.
+        s = config["step_scheduler"]
+        self.assertEqual((s["global_batch_size"], s["local_batch_size"], s["max_steps"]), (64, 1, -(-int(1e12) // (64 * 8192))))
+        self.assertEqual((config["model"]["torch_dtype"], d["mp_policy"]["param_dtype"]), ("float32", "bfloat16"))
+        self.assertEqual(config["packed_sequence"]["packed_sequence_size"], 8192)
+        self.assertEqual(config["optimizer"]["eps"], 1e-8)
+        for precision, sums in (("mixed", "bfloat16"), ("megatron", "float32")):
+            got = self.config(scenario(plan={"dp": 16, "zero": 2, "micro_batches": 4}, precision=precision))["distributed"]
+            self.assertEqual((got["mp_policy"]["reduce_dtype"], got["reshard_after_forward"]), (sums, False))
+        config = self.config(scenario(plan={**PIPELINE, "zero": 2}))
+        d = config["distributed"]
+        self.assertEqual((d["tp_size"], d["pp_size"], d["sequence_parallel"]), (2, 4, True))
+        parts = d["pipeline"]["module_fqns_per_model_part"]
+        self.assertEqual([sum(m.startswith("model.layers.") for m in part) for part in parts], [7, 9, 9, 7])
+        self.assertEqual((parts[0][0], parts[-1][-3:-1]), ("model.embed_tokens", ["model.norm", "lm_head"]))
+        self.assertEqual(config["step_scheduler"]["local_batch_size"], 32)  # of a replica, in micro-batches of 1
+        config = self.config(scenario(plan={"dp": 16, "micro_batches": 4}, adapter={"rank": 8, "alpha": 32, "base": "nf4-dq", "targets": ["q", "down"]}))
+        self.assertEqual((config["peft"]["dim"], config["peft"]["target_modules"]), (8, ["*q_proj", "*down_proj"]))
+        self.assertTrue(config["quantization"]["bnb_4bit_use_double_quant"])
+        self.assertEqual((config["distributed"]["strategy"], config["model"]["torch_dtype"]), ("ddp", "bfloat16"))
+
+    def test_refuses_what_it_has_not(self):
+        for question, field in (
+                (scenario(plan={"dp": 16, "micro_batches": 4}), "/training/precision"),
+                (scenario(plan={"dp": 4, "cp": 4, "zero": 3, "micro_batches": 16}), "/plan/cp"),
+                (scenario(plan={"pp": 4, "dp": 4, "zero": 2, "micro_batch": 8, "micro_batches": 2}), "/plan/micro_batches"),
+                (scenario(model="mixtral-8x7b", plan={"dp": 16, "zero": 3, "micro_batches": 4}), "/model"),
+                (scenario(plan={"dp": 16, "zero": 3, "micro_batches": 4}, precision="fp32", math="tf32"), "/training/math"),
+                (scenario(plan={"dp": 16, "micro_batches": 4}, adapter={"rank": 8, "alpha": 1.5}), "/training/adapter/alpha")):
+            code, text = export("automodel", {**question, "stack": "automodel"})
+            self.assertEqual(code, 3, text)
+            self.assertIn(field + ": NeMo AutoModel 36044ad", text)
+
+
 # Stand-ins: Open MPI's environment reaches processes only by -x; they are called one after the other here.
 MPIRUN = r"""
 given=()
@@ -410,6 +470,7 @@ class Started(unittest.TestCase):
                  ["launch", "--config_file", "FILE", "MACHINE", "my", "train.py", "--wd", "0.5", "--config=DEEPSPEED_CONFIG"]),
         "axolotl": ({"dp": 8, "zero": 3, "micro_batches": 8, "recompute": "full"}, "fsdp", "axolotl",
                     ["train", "FILE", "--launcher", "torchrun", "--", "AT"]),
+        "automodel": ({"dp": 8, "zero": 3, "micro_batches": 8}, "automodel", "torchrun", ["AT", "-m", "nemo_automodel.cli.app", "FILE"]),
         "torchtitan": ({**TITAN_FSDP, "dp": 8, "micro_batches": 8}, "torchtitan", "torchrun",
                        ["AT", "-m", "torchtitan.train", "--job.config_file", "FILE"]),
         "maxtext": ({**FSDP, "dp": 8, "micro_batches": 8}, "maxtext", "python3",
@@ -491,7 +552,7 @@ class Started(unittest.TestCase):
         self.assertEqual(code, 0, text)
         script, env, first = self.script_of(launcher, text, nodes)
         self.assertEqual(shellcheck(script), "")
-        left = [name for name in self.placeholders if re.search(r"\b%s\b" % name, alone)] if target in ("axolotl", "torchtitan") else []
+        left = [name for name in self.placeholders if re.search(r"\b%s\b" % name, alone)] if target in ("axolotl", "automodel", "torchtitan") else []
         if left:
             code, said, starts = self.play(script, {**env, **self.given}, nodes)
             self.assertEqual((code != 0, starts), (True, []))
@@ -508,6 +569,8 @@ class Started(unittest.TestCase):
             at += ["--node_rank=1", "--master_addr=" + first, "--master_port=29500"]
             machine = ["--machine_rank", "1", "--main_process_ip", first, "--main_process_port", "29500"]
         (path,) = list(files) or [None]
+        if target == "axolotl":
+            at = at[2:] + at[:2]
         expected = []
         for word in wanted:
             expected += at if word == "AT" else machine if word == "MACHINE" else [word.replace("FILE", path or "")]
