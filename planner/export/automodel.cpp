@@ -160,12 +160,14 @@ Exported automodel_config(const Problem& problem, const Plan& p, const Cursor& s
       "model:\n"
       "  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained\n"
       "  pretrained_model_name_or_path: BASE_MODEL\n"
-      "  torch_dtype: {}\n",
+      "  torch_dtype: {}\n"
+      "  attn_implementation: {}\n",
       short_name(p), printable(problem.scenario.model.name), kAutomodel, t.global_batch,
       p.micro_batch * (p.pp > 1 ? p.micro_batches : 1), r.steps > 0 ? std::to_string(r.steps) : "MAX_STEPS",
-      fp32 ? "float32" : "bfloat16");
+      fp32 ? "float32" : "bfloat16", t.parameter_type() == DType::kFloat32 ? "sdpa" : "flash_attention_2");
   out.text += distributed(problem, p);
   if (t.adapter) out.text += peft_lines(*t.adapter, scenario.child("training").child("adapter"));
+  // The other packing strategy, thd, packs nothing where a model takes no lengths of sequences.
   out.text += fmt::format(
       "loss_fn:\n"
       "  _target_: nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy\n"
@@ -173,6 +175,7 @@ Exported automodel_config(const Problem& problem, const Plan& p, const Cursor& s
       "  _target_: DATASET\n"
       "packed_sequence:\n"
       "  packed_sequence_size: {}\n"
+      "  packing_strategy: neat\n"
       "dataloader:\n"
       "  _target_: torchdata.stateful_dataloader.StatefulDataLoader\n"
       "  collate_fn: nemo_automodel.components.datasets.utils.default_collater\n"
