@@ -51,6 +51,7 @@ constexpr std::array kBridgeFields{
     BridgeField{"qk-pos-emb-head-dim", "model", "qk_pos_emb_head_dim", Form::kNumber},
     BridgeField{"v-head-dim", "model", "v_head_dim", Form::kNumber},
     BridgeField{"rope-type", "model", "rope_type", Form::kText},
+    BridgeField{"no-rope-fusion", "", "", Form::kImplied},
     BridgeField{"qk-layernorm", "model", "qk_layernorm", Form::kTrue},
     BridgeField{"max-position-embeddings", "", "", Form::kImplied},
     BridgeField{"position-embedding-type", "model", "position_embedding_type", Form::kText},

@@ -242,7 +242,8 @@ void add_attention(Arguments& x, const LatentAttentionLayer& a) {
   x.add("qk-pos-emb-head-dim", a.turned);
   x.add("v-head-dim", a.value);
   x.add("rope-type", "rope");
-  x.add("qk-layernorm");  // of latents
+  x.add("no-rope-fusion");  // which is for YaRN alone with latents
+  x.add("qk-layernorm");    // of latents
 }
 
 // "([0]*3+[1]*58)": layers without something and with it, as they follow each other.
