@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "program/expert_spans.h"
+#include "sim/expert_loads.h"
 
 namespace orrery::sim {
 namespace {
@@ -52,6 +53,11 @@ ExpertCounts drawn_counts(const program::Program& program, const Timeline& timel
                      kept = numbers == 0 ? all : std::min(all, ExpertCounts::kMost / numbers);
   out.left_out = static_cast<std::int32_t>(all - kept);
 
+  const Plan& plan = program.plan;
+  // Where ranks have experts as they have other weights, tensor ranks choose alike for all of their tokens.
+  const SharedExperts of = plan.splits_experts()
+                               ? shared_experts(plan, program.training)
+                               : SharedExperts{1, 1, plan.micro_batch * program.training.sequence / plan.cp};
   const ExpertLoads loads(program.model, program.training);
   std::map<std::pair<std::int32_t, std::size_t>, std::vector<std::vector<std::int64_t>>> drawn;
   for (const program::ExpertSpan& span : program::expert_spans(program, timeline)) {
@@ -60,7 +66,7 @@ ExpertCounts drawn_counts(const program::Program& program, const Timeline& timel
     const std::size_t layer = number_of.at({span.layer, span.of_block});
     auto& by_micro_batch = drawn[{group, layer}];
     if (by_micro_batch.empty())
-      by_micro_batch = loads.tokens(program.plan, layer, static_cast<std::uint64_t>(group), kept);
+      by_micro_batch = loads.tokens(of, layer, static_cast<std::uint64_t>(group), kept);
     out.of.push_back({group, span.layer, span.micro_batch, span.start, span.end,
                       std::move(by_micro_batch[static_cast<std::size_t>(span.micro_batch)])});
   }

@@ -7,13 +7,11 @@
 
 #include "core/timeline.h"
 #include "program/program.h"
-#include "sim/expert_loads.h"
 
 namespace orrery::sim {
 
 // Of each group of ranks that a process of the timeline stands for; none where the training says nothing of
-// loads.
-// Precondition: the timeline is of this program.
+// loads. Precondition: the timeline is of this program.
 ExpertCounts drawn_counts(const program::Program& program, const Timeline& timeline);
 
 }  // namespace orrery::sim

@@ -133,12 +133,6 @@ std::vector<double> chances_of(const ExpertLoad& load, std::size_t number, const
   return out;
 }
 
-// How much less choices without repetition differ.
-double narrower_than_multinomial(const ExpertsLayer& layer) {
-  const auto k = static_cast<double>(layer.top_k), experts = static_cast<double>(layer.experts);
-  return layer.experts > 1 ? std::sqrt((experts - k) / (experts - 1)) : 0;
-}
-
 // Makes the sum of counts what it is to be, by changing each by about as much; none goes below 0 or above
 // most. Precondition: there is room for the sum.
 void give_rest(std::vector<std::int64_t>& counts, std::int64_t sum, std::int64_t most) {
@@ -162,9 +156,9 @@ void give_rest(std::vector<std::int64_t>& counts, std::int64_t sum, std::int64_t
 double drawn_load(const ExpertLoad& load, std::size_t number, const ExpertsLayer& layer,
                   const SharedExperts& of, Random& random) {
   const std::vector<double> chances = chances_of(load, number, layer, random);
-  const auto k = static_cast<double>(layer.top_k);
+  const auto k = static_cast<double>(layer.top_k), experts = static_cast<double>(layer.experts);
   const auto tokens = static_cast<double>(of.ranks * of.tokens);
-  const double narrower = narrower_than_multinomial(layer);
+  const double narrower = layer.experts > 1 ? std::sqrt((experts - k) / (experts - 1)) : 0;
   const auto parts = static_cast<std::size_t>(of.parts), of_part = chances.size() / parts;
   const auto by_part = [&](const std::vector<double>& by_expert) {
     std::vector<double> out(parts);
@@ -200,19 +194,19 @@ SharedExperts shared_experts(const Plan& plan, const Training& training) {
           .tokens = plan.micro_batch * training.sequence / (plan.cp * plan.tp)};
 }
 
-ExpertLoads::ExpertLoads(const Model& model, const Training& training) : training_(training) {
-  if (!training.expert_load) return;
+ExpertLoads::ExpertLoads(const Model& model, const Training& training) : load_(training.expert_load) {
+  if (!load_) return;
   blocks_ = depth_of(model).blocks() + model.mtp_layers;
   layers_ = experts_of(model);
 }
 
 double ExpertLoads::mean_of(std::size_t layer, const SharedExperts& of) const {
   // What is drawn for one layer is drawn for all.
-  const std::size_t drawn_as = std::holds_alternative<RecordedLoad>(training_.expert_load->is) ? layer : 0;
+  const std::size_t drawn_as = std::holds_alternative<RecordedLoad>(load_->is) ? layer : 0;
   double sum = 0;
   for (std::uint64_t draw = 0; draw < kDraws; ++draw) {
     Random random = random_of(drawn_as, draw);
-    sum += drawn_load(*training_.expert_load, layer, layers_[layer].layer, of, random);
+    sum += drawn_load(*load_, layer, layers_[layer].layer, of, random);
   }
   return sum / kDraws;
 }
@@ -234,7 +228,7 @@ std::vector<double> ExpertLoads::means(const SharedExperts& of) const {
   std::vector<std::pair<const ExpertsLayer*, double>>
       known;  // layers that are alike, unless they are recorded
   return by_block([&](std::size_t i) {
-    if (!std::holds_alternative<RecordedLoad>(training_.expert_load->is)) {
+    if (!std::holds_alternative<RecordedLoad>(load_->is)) {
       for (const auto& [layer, load] : known) {
         if (*layer == layers_[i].layer) return load;
       }
@@ -257,19 +251,17 @@ std::vector<double> ExpertLoads::drawn(const SharedExperts& of, std::uint64_t dr
   if (even(of)) return std::vector<double>(static_cast<std::size_t>(blocks_), 1.0);
   return by_block([&](std::size_t i) {
     Random random = random_of(i + 1, draw);
-    return drawn_load(*training_.expert_load, i, layers_[i].layer, of, random);
+    return drawn_load(*load_, i, layers_[i].layer, of, random);
   });
 }
 
-std::vector<std::vector<std::int64_t>> ExpertLoads::tokens(const Plan& plan, std::size_t number,
+std::vector<std::vector<std::int64_t>> ExpertLoads::tokens(const SharedExperts& of, std::size_t number,
                                                            std::uint64_t group,
                                                            std::int64_t micro_batches) const {
   const ExpertsLayer& layer = layers_[number].layer;
-  SharedExperts of = shared_experts(plan, training_);
-  if (!plan.splits_experts()) of = {1, 1, plan.micro_batch * training_.sequence / plan.cp};
   constexpr std::uint64_t kDraw = 0;
   Random random = random_of(number + 1, kDraw);
-  const std::vector<double> chances = chances_of(*training_.expert_load, number, layer, random);
+  const std::vector<double> chances = chances_of(*load_, number, layer, random);
   // Groups have the same chances, and choices of their own.
   random = random_of(number + 1, group + 1);
   const std::int64_t all = of.ranks * of.tokens, choices = all * layer.top_k;

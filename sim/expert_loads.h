@@ -40,9 +40,7 @@ class ExpertLoads {
   ExpertLoads(const Model& model, const Training& training);
 
   // Whether all loads are 1.
-  bool even(const SharedExperts& of) const {
-    return !training_.expert_load || layers_.empty() || of.parts == 1;
-  }
+  bool even(const SharedExperts& of) const { return !load_ || layers_.empty() || of.parts == 1; }
   // In the mean over what may be drawn, and over all layers. Memoised.
   double mean(const SharedExperts& of);
   // By block of the model, 1 where it has no experts: in the mean, or of one draw of the step.
@@ -51,8 +49,8 @@ class ExpertLoads {
   // Tokens of one draw of the step: of its first micro-batches, and by expert, of a layer by its number among
   // those with experts. Without a capacity their sum is that of all choices. `group`: which of the groups of
   // ranks that share experts. Precondition: the training has loads.
-  std::vector<std::vector<std::int64_t>> tokens(const Plan& plan, std::size_t layer, std::uint64_t group,
-                                                std::int64_t micro_batches) const;
+  std::vector<std::vector<std::int64_t>> tokens(const SharedExperts& of, std::size_t layer,
+                                                std::uint64_t group, std::int64_t micro_batches) const;
   // Even shares that a rank needs room for, in quarters: no layer has more in 19 of 20 draws.
   double room(const SharedExperts& of);
 
@@ -61,9 +59,9 @@ class ExpertLoads {
   template <class Load>
   std::vector<double> by_block(Load load) const;
 
-  Training training_;
   std::int64_t blocks_ = 0;  // of the model
   std::vector<ExpertsAt> layers_;
+  std::optional<ExpertLoad> load_;
   std::map<SharedExperts, double> means_, rooms_;
 };
 

@@ -233,17 +233,23 @@ Problem problem_with(const std::string& load) {
   return resolve(read_scenario(scenario, at), at, DataFolders());
 }
 
-// A predicted timeline has the tokens of one draw: of each layer, in each micro-batch, as many as are chosen
-// by the tokens of all ranks that share experts, and on the fullest rank what loads say of this draw.
-TEST(ExpertLoads, ATimelineHasTheTokensOfOneDraw) {
-  const Problem even = problem_with(""),
-                uneven = problem_with(R"(, "expert_load": {"dirichlet": {"spread": 0.5}})");
+// Experts over the eight ranks of a node.
+Plan plan_of_problem() {
   Plan p;
   p.dp = 16;
   p.ep = 8;
   p.zero = 1;
   p.micro_batches = 4;
   p.recompute = Recompute::kFull;
+  return p;
+}
+
+// A predicted timeline has the tokens of one draw: of each layer, in each micro-batch, as many as are chosen
+// by the tokens of all ranks that share experts, and on the fullest rank what loads say of this draw.
+TEST(ExpertLoads, ATimelineHasTheTokensOfOneDraw) {
+  const Problem even = problem_with(""),
+                uneven = problem_with(R"(, "expert_load": {"dirichlet": {"spread": 0.5}})");
+  const Plan p = plan_of_problem();
   const Topology topology(even.cluster);
   const planner::EvaluateOptions record{.record = true};
   EXPECT_TRUE(planner::evaluate(even, topology, p, record).simulation.timeline.experts.of.empty());
@@ -274,18 +280,16 @@ TEST(ExpertLoads, DrawnTokensKeepCapacities) {
   t.expert_load = {HotLoad{.shares = 8}};
   const ExpertLoads loads(model_with({.experts = 16, .top_k = 2, .ffn_hidden = 16, .capacity_factor = 1.25}),
                           t);
-  Plan p;
-  p.dp = p.ep = 4;
-  p.micro_batches = 2;
-  const auto tokens = loads.tokens(p, 1, 0, 2);
+  const SharedExperts of{.parts = 4, .ranks = 4, .tokens = 1024};
+  const auto tokens = loads.tokens(of, 1, 0, 2);
   ASSERT_EQ(tokens.size(), 2U);
   for (const auto& by_expert : tokens) {
     EXPECT_EQ(by_expert[0], 4 * 160);  // ranks, 1.25 * 1024 * 2 / 16
     for (const std::int64_t n : by_expert) EXPECT_LE(n, 4 * 160);
   }
   // The other groups' tokens choose by the same chances, and not alike.
-  EXPECT_NE(loads.tokens(p, 1, 1, 2), tokens);
-  EXPECT_EQ(loads.tokens(p, 1, 0, 2), tokens);
+  EXPECT_NE(loads.tokens(of, 1, 1, 2), tokens);
+  EXPECT_EQ(loads.tokens(of, 1, 0, 2), tokens);
 }
 
 // An expert that every token chooses gets all of them, and the others share what is left, to the token.
@@ -293,11 +297,9 @@ TEST(ExpertLoads, DrawnTokensAreAllThatAreChosen) {
   Training t{.global_batch = 8, .sequence = 64};
   t.expert_load = {HotLoad{.shares = 2}};  // of 2 of 4 experts: each token's
   const ExpertLoads loads(model_with({.experts = 4, .top_k = 2, .ffn_hidden = 16}), t);
-  Plan p;
-  p.dp = 8;
-  p.micro_batches = 50;
+  const SharedExperts of{.parts = 1, .ranks = 1, .tokens = 64};
   bool differ = false;
-  for (const auto& by_expert : loads.tokens(p, 0, 0, 50)) {
+  for (const auto& by_expert : loads.tokens(of, 0, 0, 50)) {
     EXPECT_EQ(by_expert[0], 64);
     EXPECT_EQ(std::accumulate(by_expert.begin(), by_expert.end(), std::int64_t{0}), 64 * 2);
     for (std::size_t e = 1; e < 4; ++e) EXPECT_LE(by_expert[e], 64);
@@ -319,7 +321,11 @@ TEST(ExpertLoads, OfTooManyTokensTheFirstMicroBatchesAreKept) {
   EXPECT_EQ(counts.groups.size(), 1U);
   EXPECT_EQ(counts.left_out, 10);
   EXPECT_EQ(counts.of.size(), 2U * 30);
-  for (const ExpertTokens& of : counts.of) EXPECT_LT(of.micro_batch, 30);
+  for (const ExpertTokens& of : counts.of) {
+    EXPECT_LT(of.micro_batch, 30);
+    // A rank has all experts: they get its own micro-batch, each token once.
+    EXPECT_EQ(std::accumulate(of.tokens.begin(), of.tokens.end(), std::int64_t{0}), 32 * 4096);
+  }
   EXPECT_EQ(program::counted_micro_batches(e.program), 7);
 }
 
@@ -352,12 +358,7 @@ TEST(ExpertLoads, GroupsAreOfRanksThatHaveAllExpertsBetweenThem) {
 TEST(ExpertLoads, StepsAreOfTheFullestRank) {
   const Problem even = problem_with(""),
                 uneven = problem_with(R"(, "expert_load": {"dirichlet": {"spread": 0.5}})");
-  Plan p;
-  p.dp = 16;
-  p.ep = 8;
-  p.zero = 1;
-  p.micro_batches = 4;
-  p.recompute = Recompute::kFull;
+  const Plan p = plan_of_problem();
   const Topology topology(even.cluster);
   const planner::EvaluateOptions draws{.draws = planner::kLoadDraws};
   const planner::Evaluation flat = planner::evaluate(even, topology, p, draws),
