@@ -609,7 +609,7 @@ Program compile_stages(const Model& model, const Plan& plan, const Training& tra
     ClassCompiler(model, plan, training, stack, depth, graphs, program.communication, rank,
                   static_cast<std::int32_t>(i), detail == Detail::kFull)
         .run(slots[static_cast<std::size_t>(i)]);
-    if (plan.offloaded_layers() > 0) offload_activations(rank, plan.offloaded_layers());
+    if (plan.offloaded_layers() > 0) offload_activations(rank, plan.offloaded_layers(), model.layers);
     place_buffers(rank, plan.overlap_exchanges);
     if (detail != Detail::kSizes) link_waits(rank);
   }

@@ -22,7 +22,7 @@ struct Insertion {
 
 class ChunkOffloader {
  public:
-  ChunkOffloader(RankClass& rank, std::int32_t chunk, std::int64_t layers)
+  ChunkOffloader(RankClass& rank, std::int32_t chunk, std::int64_t layers, std::int64_t of_model)
       : rank_(rank),
         uses_(rank.buffers.size()),
         fetched_(rank.buffers.size(), -1),
@@ -43,7 +43,7 @@ class ChunkOffloader {
     for (const Op& op : rank.segments[forward_].ops) {
       if (op.layer >= 0) first = std::min(first, op.layer);
     }
-    end_layer_ = first + layers;
+    end_layer_ = std::min(first + layers, of_model);
   }
 
   void run() {
@@ -180,8 +180,8 @@ class ChunkOffloader {
 
 }  // namespace
 
-void offload_activations(RankClass& rank, std::int64_t layers) {
-  for (std::int32_t c = 0; c < std::ssize(rank.chunks); ++c) ChunkOffloader(rank, c, layers).run();
+void offload_activations(RankClass& rank, std::int64_t layers, std::int64_t of_model) {
+  for (std::int32_t c = 0; c < std::ssize(rank.chunks); ++c) ChunkOffloader(rank, c, layers, of_model).run();
 }
 
 }  // namespace orrery::program

@@ -8,8 +8,9 @@
 namespace orrery::program {
 
 // Sends what the first `layers` of each chunk keep for their backward pass to the host's memory, and fetches
-// it again while the backward pass is a layer before. What other stages sent stays where it is.
-void offload_activations(RankClass& rank, std::int64_t layers);
+// it again while the backward pass is a layer before. What other stages sent stays where it is, and so does
+// what modules of multi-token prediction keep, which stand behind the `of_model` layers of the model.
+void offload_activations(RankClass& rank, std::int64_t layers, std::int64_t of_model);
 
 // Decides each buffer's life from what the ops touch, when it is allocated and freed, how many
 // instances it has, where it stands in the arena, and the peak of it all.
