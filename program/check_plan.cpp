@@ -329,10 +329,30 @@ std::string overlap_problem(const Plan& p) {
   return {};
 }
 
-bool shards_fit_experts(const Plan& p) {
+namespace {
+
+bool shard_counts_fit_experts(const Plan& p) {
   const auto fits = [](std::int64_t a, std::int64_t b) { return a % b == 0 || b % a == 0; };
   const std::int64_t shards = p.tp * p.shards();
-  return !p.splits_experts() || (fits(p.expert_tp(), shards) && fits(p.expert_ranks(), shards));
+  return fits(p.expert_tp(), shards) && fits(p.expert_ranks(), shards);
+}
+
+// Of these groups the first whose members do not stand at equal distances; null where all do.
+const char* uneven_group(const Plan& p, std::initializer_list<const char*> groups) {
+  const Mesh mesh = mesh_of(p);
+  for (const char* const group : groups) {
+    if (!mesh.find_range(mesh[group])) return group;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool shards_fit_experts(const Plan& p) {
+  if (!p.splits_experts()) return true;
+  // Without groups of shards these groups are one rank, or all that have the same experts.
+  return shard_counts_fit_experts(p) &&
+         (p.shard_group == 0 || uneven_group(p, {"eshard", "ereplica"}) == nullptr);
 }
 
 std::optional<PlanProblem> experts_problem(const Plan& p) {
@@ -363,20 +383,16 @@ std::optional<PlanProblem> experts_problem(const Plan& p) {
                            ranks, ranks == p.tp * p.cp ? "cp" : "ulysses", fits(etp, ranks) ? experts : etp,
                            fits(etp, ranks) ? "all experts" : "an expert")};
   }
-  if (!shards_fit_experts(p)) {
+  if (!shard_counts_fit_experts(p)) {
     return PlanProblem{field,
                        fmt::format("neither divides the other of {} ranks that share shards (tp x shards) "
                                    "and {} that share all experts",
                                    p.tp * p.shards(), experts)};
   }
-  const Mesh mesh = mesh_of(p);
-  for (const char* group : {"etp", "ep", "edp"}) {
-    if (!mesh.find_range(mesh[group])) {
-      return PlanProblem{"rank_order",
-                         fmt::format("ranks of a group \"{}\" would not stand at equal distances", group),
-                         "allowed: tp-dp-pp, pp-tp-dp"};
-    }
-  }
+  if (const char* const group = uneven_group(p, {"etp", "ep", "edp", "eshard", "ereplica"}); group != nullptr)
+    return PlanProblem{"rank_order",
+                       fmt::format("ranks of a group \"{}\" would not stand at equal distances", group),
+                       "allowed: tp-dp-pp, pp-tp-dp"};
   return std::nullopt;
 }
 

@@ -251,6 +251,44 @@ Model small_deepseek() {
   return m;
 }
 
+// In every plan that is allowed, the members of each group stand at equal distances, those of shards of
+// experts among them.
+TEST(Experts, GroupsOfAllowedPlansAreRanges) {
+  std::int64_t allowed = 0;
+  for (const RankOrder order :
+       {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp, RankOrder::kPpTpDp}) {
+    for (const std::int64_t tp : {1, 2, 4}) {
+      for (const std::int64_t cp : {1, 2}) {
+        for (const std::int64_t dp : {4, 6, 8, 12, 18}) {
+          for (const std::int64_t ep : {1, 2, 3, 4, 6, 8}) {
+            for (const std::int64_t etp : {1, 2, 4}) {
+              for (const std::int64_t shard : {0, 2, 3, 4, 6, 9}) {
+                if (shard >= dp || (shard > 0 && dp % shard != 0)) continue;
+                const Plan p{.tp = tp,
+                             .pp = 2,
+                             .dp = dp,
+                             .cp = cp,
+                             .ep = ep,
+                             .etp = etp,
+                             .sequence_parallel = tp > 1,
+                             .zero = 1,
+                             .shard_group = shard,
+                             .rank_order = order};
+                if (!p.splits_experts() || experts_problem(p)) continue;
+                ++allowed;
+                const Mesh mesh = mesh_of(p);
+                for (const Group& g : communication_of(mesh).groups)
+                  EXPECT_TRUE(mesh.find_range(g.axes)) << short_name(p) << ": " << g.name;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(allowed, 500);
+}
+
 TEST(LatentAttention, GathersLatents) {
   const Plan plan{.tp = 2, .dp = 2, .sequence_parallel = true};
   const Program p = compile(small_deepseek(), plan, kTraining, Stack{});
