@@ -21,17 +21,35 @@ Json model_json(const Model& m) {
   return j;
 }
 
-// "mlp (ffn_hidden 11008, activation swiglu, bias false)": the fields that are not a layer's own defaults.
-template <class T>
-std::string summary(const T& layer) {
-  const Json usual = write_fields(T{}), own = write_fields(layer);
+// "ffn_hidden 11008, rotary (base 500000.0)": the fields that are not the usual ones.
+std::string unusual(const Json& own, const Json& usual) {
   std::vector<std::string> fields;
   for (const auto& [name, value] : own.items()) {
     if (value == usual[name]) continue;
-    fields.push_back(name + " " + (value.is_string() ? value.template get<std::string>() : value.dump()));
+    fields.push_back(name + " " +
+                     (value.is_object()   ? fmt::format("({})", unusual(value, usual[name]))
+                      : value.is_string() ? value.get<std::string>()
+                                          : value.dump()));
   }
-  if (fields.empty()) return T::kName;
-  return fmt::format("{} ({})", T::kName, fmt::join(fields, ", "));
+  return fmt::format("{}", fmt::join(fields, ", "));
+}
+// "mlp (ffn_hidden 11008, activation swiglu, bias false)".
+template <class T>
+std::string summary(const T& layer) {
+  const std::string fields = unusual(write_fields(layer), write_fields(T{}));
+  return fields.empty() ? T::kName : fmt::format("{} ({})", T::kName, fields);
+}
+// What the other lines on a model do not say.
+std::string further_fields(const Model& m) {
+  const Json own = write_fields(m), usual = write_fields(Model{});
+  Json shown = Json::object();
+  for (const char* const name : {"embedding_scale", "residual_scale", "logit_scale", "logit_soft_cap"})
+    shown[name] = own[name];
+  if (m.blocks.empty() && m.form == BlockForm::kPreNorm) {
+    for (const char* const name : {"qkv_bias", "qk_norm", "sliding_window", "soft_cap", "query_scale"})
+      shown[name] = own[name];
+  }
+  return unusual(shown, usual);
 }
 
 void print_model(const App& app, const Model& m) {
@@ -42,6 +60,7 @@ void print_model(const App& app, const Model& m) {
              active < all ? fmt::format(", {:.3f} G of them for a token", g(active)) : "");
   const std::string mtp =
       m.mtp_layers > 0 ? fmt::format(", {} behind for multi-token prediction", m.mtp_layers) : "";
+  const std::string further = further_fields(m);
   if (const auto plain = plain_layers(m)) {
     const auto& [attention, mlp] = *plain;
     fmt::print("  {} layers, width {}, {} heads ({} key/value) of {}, feed-forward {}, vocabulary {}\n",
@@ -49,6 +68,7 @@ void print_model(const App& app, const Model& m) {
                m.vocab);
     fmt::print("  {}, {} positions, {}{}{}{}\n", name_of(m.norm), name_of(m.positions), name_of(m.activation),
                m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "", mtp);
+    if (!further.empty()) fmt::print("  {}\n", further);
     return;
   }
   const std::string ends = m.has_pair()             ? "a pair of towers"
@@ -56,6 +76,7 @@ void print_model(const App& app, const Model& m) {
                                                     : fmt::format("vocabulary {}", m.vocab);
   fmt::print("  {} blocks, width {}, {}, {}{}{}\n", m.layers, m.hidden, ends, name_of(m.norm),
              m.tied_embeddings ? ", tied embeddings" : "", mtp);
+  if (!further.empty()) fmt::print("  {}\n", further);
   for (const Input& input : m.inputs)
     fmt::print("  begins with {}\n", std::visit([](const auto& i) { return summary(i); }, input.is));
   const Depth depth = depth_of(m);

@@ -93,6 +93,9 @@ void check_layers(const Model& m, const ModelBlock& b,
           if (l.bias && norm_behind)
             place("bias").fail(fmt::format("in {} blocks a norm follows each layer", name_of(b.form)),
                                "allowed: false");
+          if (l.bias && m.residual_scale != 1)
+            place("bias").fail("what is added to a layer's input is scaled, and biases are not",
+                               "allowed: false, or residual_scale 1");
         },
         b.layers[i].is);
   }

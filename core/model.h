@@ -52,9 +52,12 @@ struct Model {
   Activation activation = Activation::kGelu;
   bool bias = true;               // on every linear layer and norm
   std::optional<bool> norm_bias;  // on LayerNorm; none: as `bias`
-  bool qkv_bias = false, qk_norm = false;
+  bool qkv_bias = false;
+  QkNorm qk_norm = QkNorm::kNone;
   bool tied_embeddings = true;
   double embedding_scale = 1;  // of the tokens' rows (Gemma: sqrt(h))
+  double residual_scale = 1;   // of what layers add to their inputs (Granite)
+  double logit_scale = 1;      // of logits (Granite, Cohere)
   double logit_soft_cap = 0;   // logits are c tanh(logit / c); 0: as they are
   // Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): behind the last block, modules that
   // predict one token further each. Module k joins what the one before came to, normed, with the embedding of
@@ -119,6 +122,12 @@ void describe(V& v, Model& m) {
   v(Field{.name = "tied_embeddings", .help = "the head shares the embedding's weight"}, m.tied_embeddings);
   v(Field{.name = "embedding_scale", .help = "factor of embedded tokens", .min = 1e-6, .max = 1e6},
     m.embedding_scale);
+  v(Field{.name = "residual_scale",
+          .help = "factor of what layers add to their inputs",
+          .min = 1e-6,
+          .max = 1e6},
+    m.residual_scale);
+  v(Field{.name = "logit_scale", .help = "factor of logits", .min = 1e-6, .max = 1e6}, m.logit_scale);
   v(Field{.name = "logit_soft_cap",
           .help = "bound c of logits, c tanh(logit / c); 0 means none",
           .min = 0,
@@ -153,9 +162,7 @@ void check_model(const Model& m, const Cursor& at);
 std::vector<std::string> preset_model_names();
 Model preset_model(std::string_view name, const Cursor& at = {});
 
-// Hugging Face config.json of transformers 4 and 5 (deepseek_v2, deepseek_v3, falcon, gemma, gemma2,
-// gemma3_text, glm4_moe, gpt2, gpt_neox, ijepa, kimi_k2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3,
-// qwen3_moe, vit).
+// Hugging Face config.json of transformers 4 and 5; core/hugging_face/import.cpp lists the types of models.
 Model import_hugging_face(const Json& config, const Cursor& at);
 
 // The block of the flat fields.

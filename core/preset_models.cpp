@@ -62,7 +62,7 @@ Model llama(const char* name, const LlamaShape& s) {
                .activation = Activation::kSwiglu,
                .bias = false,
                .qkv_bias = s.qkv_bias,
-               .qk_norm = s.qk_norm,
+               .qk_norm = s.qk_norm ? QkNorm::kPerHead : QkNorm::kNone,
                .tied_embeddings = s.tied};
 }
 
@@ -109,6 +109,61 @@ Model sparse(Model m, const ExpertsLayer& experts, std::int64_t dense = 0) {
   block.layers.back() = {experts};
   if (dense > 0) m.blocks.push_back({dense, {standard_block(m)}});
   m.blocks.push_back({m.layers - dense, {block}});
+  return m;
+}
+
+// OLMo 2 (arXiv:2501.00656).
+Model olmo(const char* name, LlamaShape s) {
+  s.norm_epsilon = 1e-6;
+  Model m = llama3(name, s);
+  m.form = BlockForm::kPostNorm;
+  m.qk_norm = QkNorm::kAllHeads;
+  return m;
+}
+
+// config.json of MiniMaxAI/MiniMax-M2, without its modules of multi-token prediction.
+Model minimax_m2() {
+  Model m =
+      llama("minimax-m2-230b", {62, 3072, 48, 8, 1536, 200064, 196608, false, false, false, 128, 5e6, 1e-6});
+  m.rotary.fraction = 0.5;
+  m.qk_norm = QkNorm::kAllHeads;
+  return sparse(
+      std::move(m),
+      {.experts = 256, .top_k = 8, .ffn_hidden = 1536, .score = RouterScore::kSigmoid, .bias_rate = 0.001});
+}
+
+// config.json of meta-llama/Llama-4-Scout-17B-16E and of Llama-4-Maverick-17B-128E, whose every second layer
+// has experts; of text alone.
+Model llama4(const char* name, std::int64_t experts) {
+  const bool scout = experts == 16;
+  Model m =
+      llama3(name, {48, 5120, 40, 8, 16384, 202048, scout ? 10485760 : 1048576, false, false, false, 128});
+  if (scout) {
+    m.rotary.scaling = RotaryScaling::kLlama3;
+    m.rotary.factor = 16;
+    m.rotary.high_frequency_factor = 1;
+  }
+  const ExpertsLayer layer{.experts = experts,
+                           .top_k = 1,
+                           .ffn_hidden = 8192,
+                           .shared_ffn_hidden = 8192,
+                           .score = RouterScore::kSigmoid,
+                           .normalised = false,
+                           .weighs_inputs = true};
+  std::vector<ModelBlock> four(4, standard_block(m));
+  for (std::size_t i = 0; i < four.size(); ++i) {
+    auto& attention = std::get<AttentionLayer>(four[i].layers.front().is);
+    if (i < 3) {
+      attention.chunk = 8192;
+      if (scout) attention.qk_norm = QkNorm::kUnweighted;
+    } else {
+      attention.positions = Positions::kNone;
+      attention.rotary = {};
+      attention.query_growth.rate = 0.1;
+    }
+    if (scout || i % 2 == 1) four[i].layers.back() = {layer};
+  }
+  m.blocks = {{12, std::move(four)}};
   return m;
 }
 
@@ -237,6 +292,9 @@ const std::vector<Model>& presets() {
       llama31("llama-3.2-1b", {16, 2048, 32, 8, 8192, 128256, 131072, true}, 32),
       llama31("llama-3.2-3b", {28, 3072, 24, 8, 8192, 128256, 131072, true}, 32),
       llama31("llama-3.3-70b", {80, 8192, 64, 8, 28672, 128256, 131072}),
+      olmo("olmo-2-7b", {32, 4096, 32, 32, 11008, 100352, 4096}),
+      olmo("olmo-2-13b", {40, 5120, 40, 40, 13824, 100352, 4096}),
+      olmo("olmo-2-32b", {64, 5120, 40, 8, 27648, 100352, 4096}),
       internlm("internlm-7b", {32, 4096, 32, 32, 11008, 103168, 2048}),
       internlm("internlm-20b", {60, 5120, 40, 40, 13824, 103168, 4096}),
       windowed(llama("mistral-7b", {32, 4096, 32, 8, 14336, 32000, 32768}), 4096),
@@ -267,6 +325,9 @@ const std::vector<Model>& presets() {
                                                                                 .balance_loss = 0.001}),
       deepseek_v3(),
       moonlight(),
+      minimax_m2(),
+      llama4("llama-4-scout-109b", 16),
+      llama4("llama-4-maverick-400b", 128),
       gpt_oss("gpt-oss-20b", 24, 32),
       gpt_oss("gpt-oss-120b", 36, 128),
       sparse(mixtral("mixtral-8x7b", {32, 4096, 32, 8, 14336, 32000, 32768}),

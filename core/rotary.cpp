@@ -11,12 +11,12 @@ namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
 
-// Waves of more than original / low positions are divided by the factor, waves of fewer than original / high
+// Waves of original / low positions and more are divided by the factor, waves of fewer than original / high
 // positions stay.
 double llama3(const Rotary& r, double frequency) {
   const double original = static_cast<double>(r.original_positions), wave = kTurn / frequency;
   if (wave < original / r.high_frequency_factor) return frequency;
-  if (wave > original / r.low_frequency_factor) return frequency / r.factor;
+  if (wave >= original / r.low_frequency_factor) return frequency / r.factor;
   const double kept =
       (original / wave - r.low_frequency_factor) / (r.high_frequency_factor - r.low_frequency_factor);
   return (1 - kept) * frequency / r.factor + kept * frequency;
@@ -128,10 +128,10 @@ void check_rotary(const Rotary& r, std::int64_t head, const std::function<Cursor
   if (r.scaling == RotaryScaling::kNone && r.factor != 1)
     place("rotary/factor")
         .fail(fmt::format("{} has no effect with scaling \"none\"", r.factor), "allowed: 1");
-  if (r.scaling == RotaryScaling::kLlama3 && r.low_frequency_factor >= r.high_frequency_factor) {
+  if (r.scaling == RotaryScaling::kLlama3 && r.low_frequency_factor > r.high_frequency_factor) {
     place("rotary/low_frequency_factor")
-        .fail(fmt::format("{} is not smaller than high_frequency_factor", r.low_frequency_factor),
-              fmt::format("allowed: less than {}", r.high_frequency_factor));
+        .fail(fmt::format("{} is larger than high_frequency_factor", r.low_frequency_factor),
+              fmt::format("allowed: up to {}", r.high_frequency_factor));
   }
   const auto check_factors = [&](const char* field, const std::vector<double>& factors) {
     if (r.scaling != RotaryScaling::kLongRope) {
@@ -252,6 +252,18 @@ RotaryTables rotary_tables(const Rotary& r, std::int64_t head, std::int64_t sequ
       out.sine.push_back(static_cast<float>(size * std::sin(angle)));
     }
   }
+  return out;
+}
+
+double QueryGrowth::at(std::int64_t position) const {
+  return 1 + rate * std::log1p(static_cast<double>((position + 1) / positions));
+}
+
+RotaryTables growth_tables(const QueryGrowth& g, std::int64_t head, std::int64_t sequence) {
+  RotaryTables out;
+  for (std::int64_t p = 0; p < sequence; ++p)
+    out.cosine.insert(out.cosine.end(), static_cast<std::size_t>(head / 2), static_cast<float>(g.at(p)));
+  out.sine.assign(out.cosine.size(), 0);
   return out;
 }
 

@@ -109,6 +109,24 @@ void describe(V& v, Rotary& r) {
     r.long_factors);
 }
 
+// Queries of the position p are multiplied by 1 + rate ln(1 + floor((p + 1) / positions)), so that scores of
+// far positions stay as sharp as those of near ones (Llama 4).
+struct QueryGrowth {
+  double rate = 0;  // 0: they do not grow
+  std::int64_t positions = 8192;
+  double at(std::int64_t position) const;
+  friend bool operator==(const QueryGrowth&, const QueryGrowth&) = default;
+};
+template <class V>
+void describe(V& v, QueryGrowth& g) {
+  v(Field{.name = "rate",
+          .help = "growth by the logarithm of the position; 0 means none",
+          .min = 0,
+          .max = 1e3},
+    g.rate);
+  v(Field{.name = "positions", .help = "unit of the position", .min = 1, .max = 1 << 30}, g.positions);
+}
+
 // Fails where the values do not fit each other or the head, at the place of a field ("rotary/fraction").
 void check_rotary(const Rotary& r, std::int64_t head, const std::function<Cursor(std::string_view)>& place);
 
@@ -128,5 +146,7 @@ struct RotaryTables {
   }
 };
 RotaryTables rotary_tables(const Rotary& r, std::int64_t head, std::int64_t sequence);
+// Of queries that grow and do not turn: the same for all pairs of a position.
+RotaryTables growth_tables(const QueryGrowth& g, std::int64_t head, std::int64_t sequence);
 
 }  // namespace orrery

@@ -297,6 +297,19 @@ void check_training(const Problem& p, const Cursor& at) {
         .fail(fmt::format("{} is longer than the model's {} learned positions", t.target_tokens(),
                           m.max_positions));
   }
+  depth_of(m).for_each_layer([&]<class T>(const T& layer, std::int64_t) {
+    if constexpr (std::is_same_v<T, AttentionLayer>) {
+      if (layer.reach(t.sequence) == t.sequence) return;
+      if (t.sequence % layer.chunk != 0)
+        at.child("sequence")
+            .fail(fmt::format("{} is no multiple of the {} tokens of the model's chunks of attention",
+                              t.sequence, layer.chunk),
+                  fmt::format("allowed: up to {0}, or a multiple of {0}", layer.chunk));
+      if (t.dropout > 0)
+        at.child("dropout").fail(fmt::format("{} is not applied to attention in chunks", t.dropout),
+                                 fmt::format("allowed: 0, or sequence up to {}", layer.chunk));
+    }
+  });
   if (t.stochastic_rounding && (t.precision != Precision::kNoMaster || t.math != Math::kBf16)) {
     at.child("stochastic_rounding")
         .fail(fmt::format("precision \"{}\" with math \"{}\" has nothing to round so", name_of(t.precision),
@@ -390,7 +403,8 @@ void check_recorded(const RecordedLoad& load, const std::vector<ExpertsAt>& expe
 
 }  // namespace
 
-void check_documents(const Model& model, const Documents& documents, const Cursor& at) {
+void check_documents(const Model& model, const Documents& documents, std::int64_t sequence,
+                     const Cursor& at) {
   if (!model.has_tokens() || model.all_inputs().size() > 1 || model.has_pair())
     at.fail("documents are of models that read one sequence of tokens", "allowed: no such field");
   bool attends = false;
@@ -398,6 +412,9 @@ void check_documents(const Model& model, const Documents& documents, const Curso
     if constexpr (std::is_same_v<T, AttentionLayer>) {
       if (!layer.causal)
         at.fail("tokens of the model see those behind them too", "allowed: no such field, or causal layers");
+      if (layer.reach(sequence) < sequence)
+        at.fail("documents would cross the chunks that attention of the model falls into",
+                fmt::format("allowed: no such field, or sequence up to {}", layer.chunk));
     }
     attends |= layer.score_rows() > 0;
   });
@@ -510,7 +527,8 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
                                              "allowed: no such field, or a cluster whose \"host\" has it");
   check_experts(scenario, at);
   if (scenario.training.documents)
-    check_documents(scenario.model, *scenario.training.documents, at.child("training").child("documents"));
+    check_documents(scenario.model, *scenario.training.documents, scenario.training.sequence,
+                    at.child("training").child("documents"));
   check_mtp(scenario, at);
   if (scenario.training.adapter)
     check_adapter(scenario.model, *scenario.training.adapter, at.child("training").child("adapter"));

@@ -310,11 +310,11 @@ void run(const ops::NormGrad& op, const OpArguments& a) {
                      a.out[2], a.op.accumulate);
 }
 void run(const ops::HeadNorm& op, const OpArguments& a) {
-  ref::head_norm(head_norm_shape(op, a.model), a.in[0], a.in[1], a.out[0]);
+  ref::head_norm(head_norm_shape(op, a.model), a.in[0], op.weighted ? a.in[1] : nullptr, a.out[0]);
 }
 void run(const ops::HeadNormGrad& op, const OpArguments& a) {
-  kernels::head_norm_grad(head_norm_shape(op, a.model), a.in[0], a.in[1], a.in[2], a.out[0], a.out[1],
-                          a.op.accumulate);
+  kernels::head_norm_grad(head_norm_shape(op, a.model), a.in[0], op.weighted ? a.in[2] : nullptr, a.in[1],
+                          a.out[0], op.weighted ? a.out[1] : nullptr, a.op.accumulate);
 }
 void turn(const ref::RopeShape& shape, std::int64_t table, const OpArguments& a) {
   const RotaryTables& of = a.rotary[static_cast<std::size_t>(table)];
@@ -475,15 +475,15 @@ void for_each_part(const ops::ExpertActivationShape& op, const float* counts, Us
 }
 void run(const ops::ExpertActivation& op, const OpArguments& a) {
   for_each_part(op, a.in[2], [&](std::int64_t first, std::int64_t rows) {
-    kernels::expert_activation(rows, op.width, act_of(op.type), a.in[0] + first * op.columns(),
-                               a.in[1] + first, a.out[0] + first * op.width);
+    kernels::expert_activation(rows, op.width, act_of(op.type), op.weighs_inputs,
+                               a.in[0] + first * op.columns(), a.in[1] + first, a.out[0] + first * op.width);
   });
 }
 void run(const ops::ExpertActivationGrad& op, const OpArguments& a) {
   for_each_part(op, a.in[2], [&](std::int64_t first, std::int64_t rows) {
-    kernels::expert_activation_grad(rows, op.width, act_of(op.type), a.in[0] + first * op.columns(),
-                                    a.in[1] + first, a.in[3] + first * op.width,
-                                    a.out[0] + first * op.columns(), a.out[1] + first);
+    kernels::expert_activation_grad(
+        rows, op.width, act_of(op.type), op.weighs_inputs, a.in[0] + first * op.columns(), a.in[1] + first,
+        a.in[3] + first * op.width, a.out[0] + first * op.columns(), a.out[1] + first);
   });
 }
 void run(const ops::Gate& op, const OpArguments& a) {

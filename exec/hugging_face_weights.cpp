@@ -56,19 +56,21 @@ class Names {
   }
 
  private:
-  // Whether the family computes what the model does. Gemma's norms, of Llama's names, multiply by 1 + w.
+  // Whether the family computes what the model does. Gemma's norms, of Llama's names, multiply by 1 + w, and
+  // are of models without SwiGLU.
   bool is_known() const {
-    bool out = model_.embedding_scale == 1 && (gpt2_ || model_.positions == Positions::kRotary) &&
+    bool out = (gpt2_ || model_.positions == Positions::kRotary) &&
                model_.norm == (gpt2_ ? Norm::kLayerNorm : Norm::kRmsNorm);
     depth_.for_each_layer([&](const auto& layer, std::int64_t) {
       using L = std::decay_t<decltype(layer)>;
       const Activation usual = gpt2_ ? Activation::kGelu : Activation::kSwiglu;
       if constexpr (std::is_same_v<L, AttentionLayer>)
-        out = out && (!gpt2_ || layer.kv_heads == layer.heads);
+        out = out && (!gpt2_ || layer.kv_heads == layer.heads) && layer.chunk == 0 &&
+              layer.query_growth.rate == 0 && layer.qk_norm != QkNorm::kUnweighted;
       else if constexpr (std::is_same_v<L, MlpLayer>)
         out = out && layer.activation == usual;
       else if constexpr (std::is_same_v<L, ExpertsLayer>)
-        out = out && !gpt2_ && layer.activation == usual;
+        out = out && !gpt2_ && layer.activation == usual && !layer.weighs_inputs;
       else
         out = false;
     });
@@ -127,6 +129,11 @@ class Names {
       return Source{fmt::format("{}{}", base, of), rows};
     };
     if (name == "attn/norm/weight") return alone(base + "input_layernorm.weight", t);
+    // Where norms stand behind layers alone (OLMo 2).
+    if (depth_.kind(layer).form == BlockForm::kPostNorm) {
+      if (name == "attn/post_norm/weight") return alone(base + "post_attention_layernorm.weight", t);
+      if (name == "mlp/post_norm/weight") return alone(base + "post_feedforward_layernorm.weight", t);
+    }
     if (name == "mlp/norm/weight" || name == "experts/norm/weight")
       return alone(base + "post_attention_layernorm.weight", t);
     if (name == "attn/out/weight") return alone(base + "self_attn.o_proj.weight", t);
@@ -134,10 +141,10 @@ class Names {
     if (name == "mlp/fc1/weight")
       return Sources{part("mlp.gate_proj.weight", t.rows / 2), part("mlp.up_proj.weight", t.rows / 2)};
     if (const auto* a = layer_of<AttentionLayer>(layer)) {
-      const std::int64_t q = a->query_width(), k = a->kv_heads * a->head_dim;
+      const std::int64_t q = a->query_width(), k = a->key_width();
       if (name == "attn/qk_norm/weight")
-        return Sources{part("self_attn.q_norm.weight", a->head_dim),
-                       part("self_attn.k_norm.weight", a->head_dim)};
+        return Sources{part("self_attn.q_norm.weight", a->query_norm_width()),
+                       part("self_attn.k_norm.weight", a->key_norm_width())};
       for (const char* const kind : {"weight", "bias"}) {
         if (name == fmt::format("attn/qkv/{}", kind))
           return Sources{part(fmt::format("self_attn.q_proj.{}", kind), q),
@@ -151,7 +158,7 @@ class Names {
 
   std::optional<Sources> of_experts(const CheckpointTensor& t, const ExpertsLayer& e, const std::string& base,
                                     std::string_view name) const {
-    const bool qwen = model_.qk_norm || e.shared_ffn_hidden > 0;
+    const bool qwen = model_.qk_norm != QkNorm::kNone || e.shared_ffn_hidden > 0;
     const std::string mlp = base + (qwen ? "mlp." : "block_sparse_moe.");
     if (name == "experts/router/weight") return alone(mlp + "gate.weight", t);
     if (name == "experts/shared/gate/weight") return alone(mlp + "shared_expert_gate.weight", t);
@@ -187,7 +194,7 @@ Sources sources_of(const Names& names, const CheckpointTensor& t, const Cursor& 
         "allowed: mtp_layers 0");
   if (!sources)
     at.fail(fmt::format("the model's tensor \"{}\" has no name in Hugging Face's checkpoints", t.name),
-            "allowed: models like GPT-2, Llama, Mistral, Qwen2, Qwen3 and Mixtral");
+            "allowed: models like GPT-2, Llama, Mistral, Qwen2, Qwen3, OLMo 2, Granite and Mixtral");
   return *sources;
 }
 

@@ -55,7 +55,8 @@ kernels::reference::NormShape norm_shape(const T& op, const Model& model) {
 }
 template <class T>
 kernels::reference::HeadNormShape head_norm_shape(const T& op, const Model& model) {
-  return {op.rows, op.width, op.heads, op.kv_heads, op.head, static_cast<float>(model.norm_epsilon)};
+  return {op.rows, op.width,   op.heads,    op.kv_heads,
+          op.head, op.kv_head, op.weighted, static_cast<float>(model.norm_epsilon)};
 }
 // Tokens of a pass of serving stand behind the cached ones.
 inline kernels::TokenShare behind(kernels::TokenShare share, std::int64_t cached) {
@@ -79,7 +80,9 @@ inline std::vector<RotaryTables> rope_tables(const program::Program& p) {
   const std::int64_t longest =
       p.training.serves() ? p.training.cache->room : *std::max_element(tokens.begin(), tokens.end());
   std::vector<RotaryTables> out;
-  for (const program::RotaryUse& use : p.rotary) out.push_back(rotary_tables(use.rotary, use.head, longest));
+  for (const program::RotaryUse& use : p.rotary)
+    out.push_back(use.growth.rate > 0 ? growth_tables(use.growth, use.head, longest)
+                                      : rotary_tables(use.rotary, use.head, longest));
   return out;
 }
 inline std::int64_t rotary_bytes(const std::vector<RotaryTables>& tables) {

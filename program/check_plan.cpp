@@ -402,6 +402,11 @@ std::string context_problem(const Model& m, const Training& t, const Plan& p) {
     return "only sequences of tokens of one tower are shared";
   if (p.ulysses > 1 && depth_of(m).sinks())
     return "heads with learned scores of their own are not exchanged (ulysses)";
+  bool chunks = false;
+  depth_of(m).for_each_layer([&]<class T>(const T& layer, std::int64_t) {
+    if constexpr (std::is_same_v<T, AttentionLayer>) chunks = chunks || layer.reach(t.sequence) < t.sequence;
+  });
+  if (chunks) return "attention in chunks is not shared between ranks of one sequence";
   for (const std::int64_t tokens : tower_tokens(m, t)) {
     if (tokens % (2 * p.cp) != 0)
       return fmt::format("{} ranks do not share sequences of {} tokens in 2 parts each", p.cp, tokens);

@@ -359,10 +359,12 @@ struct RankClass {
   }
 };
 
-// A table of rotary positions: for heads of that size.
+// A table of rotary positions: for heads of that size. Of queries that grow with their positions nothing
+// turns.
 struct RotaryUse {
   Rotary rotary;
   std::int64_t head = 0;
+  QueryGrowth growth;
   friend bool operator==(const RotaryUse&, const RotaryUse&) = default;
 };
 

@@ -63,6 +63,7 @@ std::string serving_problem(const Model& model, const Plan& plan) {
   std::string problem;
   depth_of(model).for_each_layer([&]<class T>(const T& layer, std::int64_t) {
     if constexpr (std::is_same_v<T, AttentionLayer>) {
+      if (layer.chunk > 0) problem = "attention in chunks is not served";
       if (!layer.causal) problem = "a token of the model sees those behind it, which are not there yet";
     }
   });

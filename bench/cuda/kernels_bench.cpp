@@ -149,7 +149,7 @@ ORRERY_KERNEL(NormGrad)->ArgNames({"rms", "width"})->ArgsProduct({{0, 1}, {768, 
 
 void HeadNorm(benchmark::State& state) {
   Device d;
-  const reference::HeadNormShape s{kTokens, kWidth, 16, 8, 128};
+  const reference::HeadNormShape s{kTokens, kWidth, 16, 8, 128, 128};
   const void *x = d.matrix(kTokens, kWidth), *w = d.matrix(2, 128);
   void* const y = d.matrix(kTokens, kWidth);
   moves(state, d, 2 * kMatrix, [&] { head_norm(d.stream.get(), kType, s, x, w, y); });

@@ -16,6 +16,11 @@ void AttentionLayer::check(std::int64_t hidden, const FieldPlace& place) const {
     place("sliding_window")
         .fail("a window is of the tokens before, and attention that is not causal has none",
               "allowed: 0, or causal true");
+  if (chunk > 0 && (sliding_window > 0 || !causal))
+    place("chunk").fail("chunks are of attention to all tokens before",
+                        "allowed: 0, or causal true without sliding_window");
+  if (query_growth.rate > 0 && positions == Positions::kRotary)
+    place("query_growth").fail("queries that turn do not grow", "allowed: positions none");
   if (positions != Positions::kRotary) {
     if (rotary == Rotary{}) return;
     place("rotary").fail(fmt::format("with \"{}\" positions nothing turns", name_of(positions)),
@@ -26,11 +31,35 @@ void AttentionLayer::check(std::int64_t hidden, const FieldPlace& place) const {
   check_rotary(rotary, own.head_dim, place);
 }
 
+namespace {
+
+std::int64_t norm_width(QkNorm norm, std::int64_t head, std::int64_t all_heads) {
+  switch (norm) {
+    case QkNorm::kNone:
+    case QkNorm::kUnweighted:
+      return 0;
+    case QkNorm::kPerHead:
+      return head;
+    case QkNorm::kAllHeads:
+      return all_heads;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::int64_t AttentionLayer::query_norm_width() const {
+  return norm_width(qk_norm, head_dim, query_width());
+}
+std::int64_t AttentionLayer::key_norm_width() const {
+  return norm_width(qk_norm, head_dim, key_width());
+}
+
 std::int64_t AttentionLayer::parameters(std::int64_t hidden) const {
   std::int64_t total = matrix_elements(hidden);
   if (bias || qkv_bias) total += qkv_width();
   if (bias) total += hidden;
-  if (qk_norm) total += 2 * head_dim;
+  total += query_norm_width() + key_norm_width();
   if (sinks) total += heads;
   return total;
 }

@@ -21,6 +21,8 @@ void ExpertsLayer::check(std::int64_t hidden, const FieldPlace& place) const {
     place("top_k").fail(
         fmt::format("a token cannot choose {} of {} experts", top_k, experts / groups * top_groups));
   }
+  if (weighs_inputs && biases)
+    place("weighs_inputs").fail("biases of experts are not weighed with what they read", "allowed: false");
   if (shared_gate && shared_ffn_hidden == 0)
     place("shared_gate").fail("there are no shared experts", "allowed: false");
   const auto d = [](std::int64_t n) { return static_cast<double>(n); };

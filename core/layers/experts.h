@@ -37,8 +37,9 @@ struct ExpertsLayer {
   bool biases = false;                 // on the router and on both products of each expert (GPT-OSS)
   Activation activation = Activation::kSwiglu;
   RouterScore score = RouterScore::kSoftmax;
-  bool normalised = true;   // the weights of a token's experts sum to 1
-  double weight_scale = 1;  // and then count so much (DeepSeek)
+  bool normalised = true;      // the weights of a token's experts sum to 1
+  double weight_scale = 1;     // and then count so much (DeepSeek)
+  bool weighs_inputs = false;  // they count in what experts read, not in what they give (Llama 4)
   // Experts stand in groups, of which a token's best may be chosen from (DeepSeek-V2): by the largest score.
   std::int64_t groups = 1, top_groups = 1;
   // Biases of experts that steer the choice alone, without a loss (DeepSeek-V3, section 2.1.2): after a step
@@ -140,6 +141,9 @@ void describe(V& v, ExpertsLayer& l) {
           .min = 1e-6,
           .max = 1e6},
     l.weight_scale);
+  v(Field{.name = "weighs_inputs",
+          .help = "whether a token's weights count in what its experts read, not in what they give"},
+    l.weighs_inputs);
   v(Field{.name = "groups", .help = "groups that the experts stand in", .min = 1, .max = 64}, l.groups);
   v(Field{.name = "top_groups", .help = "groups that a token's experts are chosen from", .min = 1, .max = 64},
     l.top_groups);

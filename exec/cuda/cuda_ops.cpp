@@ -249,11 +249,13 @@ void run(const ops::NormGrad& op, const CudaOp& a) {
                     a.in[2], a.in[3], a.out[0], a.out[1], a.out[2], a.op.accumulate, a.workspace);
 }
 void run(const ops::HeadNorm& op, const CudaOp& a) {
-  device::head_norm(a.stream, a.in_type[0], head_norm_shape(op, a.model()), a.in[0], a.in[1], a.out[0]);
+  device::head_norm(a.stream, a.in_type[0], head_norm_shape(op, a.model()), a.in[0],
+                    op.weighted ? a.in[1] : nullptr, a.out[0]);
 }
 void run(const ops::HeadNormGrad& op, const CudaOp& a) {
-  device::head_norm_grad(a.stream, a.in_type[0], a.out_type[1], head_norm_shape(op, a.model()), a.in[0],
-                         a.in[1], a.in[2], a.out[0], a.out[1], a.op.accumulate, a.workspace);
+  device::head_norm_grad(a.stream, a.in_type[0], op.weighted ? a.out_type[1] : DType::kFloat32,
+                         head_norm_shape(op, a.model()), a.in[0], op.weighted ? a.in[2] : nullptr, a.in[1],
+                         a.out[0], op.weighted ? a.out[1] : nullptr, a.op.accumulate, a.workspace);
 }
 void turn(const kernels::reference::RopeShape& shape, std::int64_t table, const CudaOp& a) {
   const RotaryMemory& of = a.rotary[static_cast<std::size_t>(table)];
@@ -397,12 +399,13 @@ device::ExpertRows expert_rows(const ops::ExpertActivationShape& op, const CudaO
   return {op.experts, op.parts, op.rows / op.parts, ids(a.in[2])};
 }
 void run(const ops::ExpertActivation& op, const CudaOp& a) {
-  device::expert_activation(a.stream, a.in_type[0], expert_rows(op, a), op.width, act_of(op.type), a.in[0],
-                            floats(a.in[1]), a.out[0]);
+  device::expert_activation(a.stream, a.in_type[0], expert_rows(op, a), op.width, act_of(op.type),
+                            op.weighs_inputs, a.in[0], floats(a.in[1]), a.out[0]);
 }
 void run(const ops::ExpertActivationGrad& op, const CudaOp& a) {
   device::expert_activation_grad(a.stream, a.in_type[0], expert_rows(op, a), op.width, act_of(op.type),
-                                 a.in[0], floats(a.in[1]), a.in[3], a.out[0], floats(a.out[1]));
+                                 op.weighs_inputs, a.in[0], floats(a.in[1]), a.in[3], a.out[0],
+                                 floats(a.out[1]));
 }
 void run(const ops::Gate& op, const CudaOp& a) {
   device::gate(a.stream, a.in_type[0], op.rows, op.width, a.in[0], a.in[1], a.out[0]);

@@ -37,19 +37,42 @@ void grouped_gemm_dw(const reference::GroupedGemm& g, const float* du, const flo
   });
 }
 
-void expert_activation(Index rows, Index width, reference::Act act, const float* u, const float* row_weights,
-                       float* v) {
+void expert_activation(Index rows, Index width, reference::Act act, bool weighs_inputs, const float* u,
+                       const float* row_weights, float* v) {
+  if (weighs_inputs) {
+    const Index columns = width * (is_gated(act) ? 2 : 1);
+    std::vector<float> inputs(static_cast<std::size_t>(columns));
+    for (Index r = 0; r < rows; ++r) {
+      for (Index c = 0; c < columns; ++c)
+        inputs[static_cast<std::size_t>(c)] = row_weights[r] * u[r * columns + c];
+      pointwise().activation(1, width, act, inputs.data(), v + r * width);
+    }
+    return;
+  }
   pointwise().activation(rows, width, act, u, v);
   for (Index r = 0; r < rows; ++r) {
     for (Index c = r * width; c < (r + 1) * width; ++c) v[c] *= row_weights[r];
   }
 }
 
-void expert_activation_grad(Index rows, Index width, reference::Act act, const float* u,
+void expert_activation_grad(Index rows, Index width, reference::Act act, bool weighs_inputs, const float* u,
                             const float* row_weights, const float* dv, float* du, float* d_row_weights) {
   const Index columns = width * (is_gated(act) ? 2 : 1);
-  std::vector<float> v(static_cast<std::size_t>(width)), weighted(v.size());
+  std::vector<float> v(static_cast<std::size_t>(width)), weighted(v.size()),
+      inputs(static_cast<std::size_t>(columns));
   for (Index r = 0; r < rows; ++r) {
+    if (weighs_inputs) {
+      for (Index c = 0; c < columns; ++c)
+        inputs[static_cast<std::size_t>(c)] = row_weights[r] * u[r * columns + c];
+      pointwise().activation_grad(1, width, act, inputs.data(), dv + r * width, du + r * columns);
+      double of_weight = 0;
+      for (Index c = r * columns; c < (r + 1) * columns; ++c) {
+        of_weight += static_cast<double>(du[c]) * u[c];
+        du[c] *= row_weights[r];
+      }
+      d_row_weights[r] = static_cast<float>(of_weight);
+      continue;
+    }
     const float* const d = dv + r * width;
     pointwise().activation(1, width, act, u + r * columns, v.data());
     double sum = 0;

@@ -228,10 +228,10 @@ void norm_grad(const reference::NormShape& s, const float* x, const float* w, co
 
 void head_norm_grad(const reference::HeadNormShape& s, const float* x, const float* w, const float* dy,
                     float* dx, float* dw, bool accumulate) {
-  if (!accumulate) return reference::head_norm_grad(s, x, w, dy, dx, dw, false);
-  float* sums = sums_of(static_cast<std::size_t>(2 * s.head));
+  if (!accumulate || !s.weighted) return reference::head_norm_grad(s, x, w, dy, dx, dw, false);
+  float* sums = sums_of(static_cast<std::size_t>(s.weights()));
   reference::head_norm_grad(s, x, w, dy, dx, sums, false);
-  pointwise().add(2 * s.head, sums, dw);
+  pointwise().add(s.weights(), sums, dw);
 }
 
 void bias_grad(Index rows, Index width, const float* dy, float* db, bool accumulate) {

@@ -27,9 +27,9 @@ void grouped_gemm_dx(const reference::GroupedGemm& g, const float* du, const flo
                      const std::int32_t* counts, float* dx);
 void grouped_gemm_dw(const reference::GroupedGemm& g, const float* du, const float* x,
                      const std::int32_t* counts, float* dw);
-void expert_activation(Index rows, Index width, reference::Act act, const float* u, const float* row_weights,
-                       float* v);
-void expert_activation_grad(Index rows, Index width, reference::Act act, const float* u,
+void expert_activation(Index rows, Index width, reference::Act act, bool weighs_inputs, const float* u,
+                       const float* row_weights, float* v);
+void expert_activation_grad(Index rows, Index width, reference::Act act, bool weighs_inputs, const float* u,
                             const float* row_weights, const float* dv, float* du, float* d_row_weights);
 
 // As reference::embedding, for elements of any type: rows of `row_bytes`.

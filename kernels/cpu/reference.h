@@ -30,11 +30,14 @@ void norm(const NormShape& s, const float* x, const float* w, const float* b, fl
 void norm_grad(const NormShape& s, const float* x, const float* w, const float* dy, const float* residual,
                float* dx, float* dw, float* db, bool accumulate);
 
-// RMSNorm of each head of the fused QKV rows: `heads` query heads with w[0..d), then `kv` key heads with
-// w[d..2d); value heads are copied.
+// RMSNorm of each head of the fused QKV rows: `heads` query heads of `head` elements with w[0..head), then
+// `kv` key heads of `kv_head` elements with w[head..head + kv_head); what is behind them is copied. Without
+// weights, w and dw may be null.
 struct HeadNormShape {
-  Index rows, width, heads, kv, head;
+  Index rows, width, heads, kv, head, kv_head;
+  bool weighted = true;
   float epsilon = 1e-5F;
+  Index weights() const { return weighted ? head + kv_head : 0; }
 };
 void head_norm(const HeadNormShape& s, const float* x, const float* w, float* y);
 void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, const float* dy, float* dx,
@@ -274,9 +277,10 @@ void grouped_gemm_dx(const GroupedGemm& g, const float* du, const float* w, cons
 void grouped_gemm_dw(const GroupedGemm& g, const float* du, const float* x, const std::int32_t* counts,
                      float* dw);
 
-void expert_activation(Index rows, Index width, Act act, const float* u, const float* row_weights, float* v);
-void expert_activation_grad(Index rows, Index width, Act act, const float* u, const float* row_weights,
-                            const float* dv, float* du, float* d_row_weights);
+void expert_activation(Index rows, Index width, Act act, bool weighs_inputs, const float* u,
+                       const float* row_weights, float* v);
+void expert_activation_grad(Index rows, Index width, Act act, bool weighs_inputs, const float* u,
+                            const float* row_weights, const float* dv, float* du, float* d_row_weights);
 
 // y += row weight * bias of the row's expert, in columns [first, first + width) of `columns`; without row
 // weights they are 1. Rows stand as of GroupedGemm. The gradients: d_bias (+)= sums of row weight * dy, and

@@ -231,18 +231,37 @@ void grouped_gemm_dw(const GroupedGemm& g, const float* du, const float* x, cons
   });
 }
 
-void expert_activation(Index rows, Index width, Act act, const float* u, const float* row_weights, float* v) {
-  activation(rows, width, act, u, v);
+void expert_activation(Index rows, Index width, Act act, bool weighs_inputs, const float* u,
+                       const float* row_weights, float* v) {
+  const Index columns = width * (is_gated(act) ? 2 : 1);
+  std::vector<float> weighed(static_cast<std::size_t>(columns));
   for (Index r = 0; r < rows; ++r) {
+    const float of_inputs = weighs_inputs ? row_weights[r] : 1.0F;
+    for (Index c = 0; c < columns; ++c) weighed[static_cast<std::size_t>(c)] = of_inputs * u[r * columns + c];
+    activation(1, width, act, weighed.data(), v + r * width);
+    if (weighs_inputs) continue;
     for (Index c = 0; c < width; ++c) v[r * width + c] *= row_weights[r];
   }
 }
 
-void expert_activation_grad(Index rows, Index width, Act act, const float* u, const float* row_weights,
-                            const float* dv, float* du, float* d_row_weights) {
+void expert_activation_grad(Index rows, Index width, Act act, bool weighs_inputs, const float* u,
+                            const float* row_weights, const float* dv, float* du, float* d_row_weights) {
   const Index columns = width * (is_gated(act) ? 2 : 1);
-  std::vector<float> v(static_cast<std::size_t>(width)), weighted(v.size());
+  std::vector<float> v(static_cast<std::size_t>(width)), weighted(v.size()),
+      inputs(static_cast<std::size_t>(columns));
   for (Index r = 0; r < rows; ++r) {
+    if (weighs_inputs) {
+      for (Index c = 0; c < columns; ++c)
+        inputs[static_cast<std::size_t>(c)] = row_weights[r] * u[r * columns + c];
+      activation_grad(1, width, act, inputs.data(), dv + r * width, du + r * columns);
+      double of_weight = 0;
+      for (Index c = r * columns; c < (r + 1) * columns; ++c) {
+        of_weight += static_cast<double>(du[c]) * u[c];
+        du[c] *= row_weights[r];
+      }
+      d_row_weights[r] = static_cast<float>(of_weight);
+      continue;
+    }
     activation(1, width, act, u + r * columns, v.data());
     double sum = 0;
     for (Index c = 0; c < width; ++c) {

@@ -72,26 +72,42 @@ void norm_grad(const NormShape& s, const float* x, const float* w, const float* 
   }
 }
 
+namespace {
+
+// Calls use(from, width, weight) for each head that is normed: where it and its weights begin.
+template <class Use>
+void for_each_normed_head(const HeadNormShape& s, Use use) {
+  for (Index i = 0; i < s.heads; ++i) use(i * s.head, s.head, Index{0});
+  for (Index i = 0; i < s.kv; ++i) use(s.heads * s.head + i * s.kv_head, s.kv_head, s.head);
+}
+
+}  // namespace
+
 void head_norm(const HeadNormShape& s, const float* x, const float* w, float* y) {
+  const std::vector<float> ones(static_cast<std::size_t>(s.weighted ? 0 : s.head + s.kv_head), 1.0F);
+  const float* const weights = s.weighted ? w : ones.data();
   for (Index r = 0; r < s.rows; ++r, x += s.width, y += s.width) {
     std::copy_n(x, s.width, y);
-    for (Index i = 0; i < s.heads + s.kv; ++i) {
-      const float* weight = i < s.heads ? w : w + s.head;
-      norm({1, s.head, true, s.epsilon}, x + i * s.head, weight, nullptr, y + i * s.head);
-    }
+    for_each_normed_head(s, [&](Index from, Index width, Index weight) {
+      norm({1, width, true, s.epsilon}, x + from, weights + weight, nullptr, y + from);
+    });
   }
 }
 
 void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, const float* dy, float* dx,
                     float* dw, bool accumulate) {
-  if (!accumulate) std::fill_n(dw, 2 * s.head, 0.0F);
+  const auto most = static_cast<std::size_t>(s.weighted ? 0 : s.head + s.kv_head);
+  const std::vector<float> ones(most, 1.0F);
+  std::vector<float> unused(most);
+  const float* const weights = s.weighted ? w : ones.data();
+  float* const d_weights = s.weighted ? dw : unused.data();
+  if (s.weighted && !accumulate) std::fill_n(dw, s.weights(), 0.0F);
   for (Index r = 0; r < s.rows; ++r, x += s.width, dy += s.width, dx += s.width) {
     std::copy_n(dy, s.width, dx);
-    for (Index i = 0; i < s.heads + s.kv; ++i) {
-      const Index which = i < s.heads ? 0 : s.head;
-      norm_row_grad({1, s.head, true, s.epsilon}, x + i * s.head, w + which, dy + i * s.head, dx + i * s.head,
-                    dw + which, nullptr);
-    }
+    for_each_normed_head(s, [&](Index from, Index width, Index weight) {
+      norm_row_grad({1, width, true, s.epsilon}, x + from, weights + weight, dy + from, dx + from,
+                    d_weights + weight, nullptr);
+    });
   }
 }
 

@@ -167,36 +167,51 @@ __device__ void for_each_row(const ExpertRows& rows, Use use) {
   }
 }
 
-template <class A, bool GATED, class T>
-__device__ float activated(const T* u, std::int64_t width, std::int64_t column) {
-  const float x = A::value(widen(u[column]));
-  return GATED ? x * A::up(widen(u[width + column])) : x;
+template <class A, bool GATED>
+__device__ float activated(float gate, float up) {
+  return GATED ? A::value(gate) * A::up(up) : A::value(gate);
+}
+
+// What weights count in: what an expert reads, and so what it makes of it first; or what it gives.
+struct RowWeight {
+  float inputs, results;
+};
+__device__ inline RowWeight row_weight(float weight, bool weighs_inputs) {
+  return weighs_inputs ? RowWeight{weight, 1.0F} : RowWeight{1.0F, weight};
 }
 
 template <class T, class A, bool GATED>
-__global__ void expert_activation_kernel(ExpertRows rows, std::int64_t width, const T* u,
+__global__ void expert_activation_kernel(ExpertRows rows, std::int64_t width, bool weighs_inputs, const T* u,
                                          const float* row_weights, T* v) {
   for_each_row(rows, [=](Index row) {
     const T* const of = u + row * width * (GATED ? 2 : 1);
-    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x)
-      narrow(row_weights[row] * activated<A, GATED>(of, width, c), v[row * width + c]);
+    const RowWeight weight = row_weight(row_weights[row], weighs_inputs);
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) {
+      const float x = weight.inputs * widen(of[c]);
+      const float up = GATED ? weight.inputs * widen(of[width + c]) : 0.0F;
+      narrow(weight.results * activated<A, GATED>(x, up), v[row * width + c]);
+    }
   });
 }
 
 template <class T, class A, bool GATED>
-__global__ void expert_activation_grad_kernel(ExpertRows rows, std::int64_t width, const T* u,
-                                              const float* row_weights, const T* dv, T* du,
+__global__ void expert_activation_grad_kernel(ExpertRows rows, std::int64_t width, bool weighs_inputs,
+                                              const T* u, const float* row_weights, const T* dv, T* du,
                                               float* d_row_weights) {
   for_each_row(rows, [=](Index row) {
+    const RowWeight weight = row_weight(row_weights[row], weighs_inputs);
     const T *const of = u + row * width * (GATED ? 2 : 1), *const d = dv + row * width;
     T* const to = du + row * width * (GATED ? 2 : 1);
     float sum = 0;
     for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) {
-      sum += widen(d[c]) * activated<A, GATED>(of, width, c);
-      const float x = widen(of[c]), weighted = widen(d[c]) * row_weights[row];
-      const float up = GATED ? widen(of[width + c]) : 0.0F;
-      narrow(weighted * (GATED ? A::up(up) : 1.0F) * A::slope(x), to[c]);
-      if (GATED) narrow(weighted * A::value(x) * A::up_slope(up), to[width + c]);
+      const float gate_read = widen(of[c]), up_read = GATED ? widen(of[width + c]) : 0.0F;
+      const float x = weight.inputs * gate_read, up = weight.inputs * up_read;
+      const float weighted = widen(d[c]) * weight.results;
+      const float d_gate = weighted * (GATED ? A::up(up) : 1.0F) * A::slope(x);
+      const float d_up = GATED ? weighted * A::value(x) * A::up_slope(up) : 0.0F;
+      sum += weighs_inputs ? d_gate * gate_read + d_up * up_read : widen(d[c]) * activated<A, GATED>(x, up);
+      narrow(weight.inputs * d_gate, to[c]);
+      if (GATED) narrow(weight.inputs * d_up, to[width + c]);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) d_row_weights[row] = sum;
@@ -264,24 +279,25 @@ void soft_cap_grad(Stream stream, DType type, Index n, float cap, const void* y,
 }
 
 void expert_activation(Stream stream, DType type, const ExpertRows& rows, Index width, reference::Act act,
-                       const void* u, const float* row_weights, void* v) {
+                       bool weighs_inputs, const void* u, const float* row_weights, void* v) {
   with_type(type, [&]<class T>(T) {
     with_act(act, [&]<class A, class Gated>(A, Gated) {
       launch(stream, "expert_activation", blocks_of_rows(rows.parts * rows.room, width),
-             expert_activation_kernel<T, A, Gated::value>, rows, width, static_cast<const T*>(u), row_weights,
-             static_cast<T*>(v));
+             expert_activation_kernel<T, A, Gated::value>, rows, width, weighs_inputs,
+             static_cast<const T*>(u), row_weights, static_cast<T*>(v));
     });
   });
 }
 
 void expert_activation_grad(Stream stream, DType type, const ExpertRows& rows, Index width,
-                            reference::Act act, const void* u, const float* row_weights, const void* dv,
-                            void* du, float* d_row_weights) {
+                            reference::Act act, bool weighs_inputs, const void* u, const float* row_weights,
+                            const void* dv, void* du, float* d_row_weights) {
   with_type(type, [&]<class T>(T) {
     with_act(act, [&]<class A, class Gated>(A, Gated) {
       launch(stream, "expert_activation_grad", blocks_of_rows(rows.parts * rows.room, width),
-             expert_activation_grad_kernel<T, A, Gated::value>, rows, width, static_cast<const T*>(u),
-             row_weights, static_cast<const T*>(dv), static_cast<T*>(du), d_row_weights);
+             expert_activation_grad_kernel<T, A, Gated::value>, rows, width, weighs_inputs,
+             static_cast<const T*>(u), row_weights, static_cast<const T*>(dv), static_cast<T*>(du),
+             d_row_weights);
     });
   });
 }

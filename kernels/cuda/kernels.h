@@ -77,10 +77,10 @@ struct ExpertRows {
   const std::int32_t* counts;
 };
 void expert_activation(Stream stream, DType type, const ExpertRows& rows, Index width, reference::Act act,
-                       const void* u, const float* row_weights, void* v);
+                       bool weighs_inputs, const void* u, const float* row_weights, void* v);
 void expert_activation_grad(Stream stream, DType type, const ExpertRows& rows, Index width,
-                            reference::Act act, const void* u, const float* row_weights, const void* dv,
-                            void* du, float* d_row_weights);
+                            reference::Act act, bool weighs_inputs, const void* u, const float* row_weights,
+                            const void* dv, void* du, float* d_row_weights);
 void scale(Stream stream, DType type, Index n, float factor, const void* x, void* y);
 void soft_cap(Stream stream, DType type, Index n, float cap, const void* x, void* y);
 void soft_cap_grad(Stream stream, DType type, Index n, float cap, const void* y, const void* dy, void* dx);

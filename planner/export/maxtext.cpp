@@ -33,11 +33,13 @@ void add_model(Fields& x, const Model& m, const Cursor& at) {
   const auto& [a, mlp] = *layers;
   if (a.positions != Positions::kRotary || a.bias || a.qkv_bias || a.sliding_window > 0 || a.sinks ||
       !a.causal || mlp.activation != Activation::kSwiglu || mlp.bias || m.logit_soft_cap > 0 ||
-      m.embedding_scale != 1)
+      m.embedding_scale != 1 || m.residual_scale != 1 || m.logit_scale != 1 ||
+      (a.qk_norm != QkNorm::kNone && a.qk_norm != QkNorm::kPerHead))
     return refuse("its layers are not written for MaxText");
   if (a.rotary.scaling != RotaryScaling::kNone && a.rotary.scaling != RotaryScaling::kLlama3)
     return refuse("its scaling of rotary positions is not written for MaxText");
-  x.add("decoder_block", a.qk_norm ? "qwen3" : "llama2");
+  const bool norms = a.qk_norm == QkNorm::kPerHead;
+  x.add("decoder_block", norms ? "qwen3" : "llama2");
   x.add("base_emb_dim", m.hidden);
   x.add("base_num_decoder_layers", m.layers);
   x.add("base_num_query_heads", a.heads);
@@ -46,7 +48,7 @@ void add_model(Fields& x, const Model& m, const Cursor& at) {
   x.add("base_mlp_dim", mlp.ffn_hidden);
   x.add("vocab_size", m.vocab);
   x.add("mlp_activations", "\"['silu','linear']\"");
-  x.add("use_qk_norm", a.qk_norm);
+  x.add("use_qk_norm", norms);
   x.add("logits_via_embedding", m.tied_embeddings);
   if (m.mtp_layers > 0) {
     x.add("mtp_num_layers", m.mtp_layers);

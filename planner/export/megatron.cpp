@@ -171,8 +171,15 @@ void check_fits(const Model& m, const Cursor& at) {
   none("activation", layers->activation() == Activation::kGeglu,
        "gelu, swiglu, squared-relu, clamped-swiglu");
   none("embedding_scale", m.embedding_scale != 1, "1");
+  none("residual_scale", m.residual_scale != 1, "1");
+  none("logit_scale", m.logit_scale != 1, "1");
+  none("chunk", attention && attention->chunk != 0, "0");
+  none("query_growth", attention && attention->query_growth.rate != 0, "no such field");
+  none("weighs_inputs", layers->experts && layers->experts->weighs_inputs, "false");
+  none("qk_norm", attention && attention->qk_norm != QkNorm::kNone && attention->qk_norm != QkNorm::kPerHead,
+       "none, per-head");
   none("logit_soft_cap", m.logit_soft_cap != 0, "0");
-  if (attention && attention->qk_norm && m.norm != Norm::kRmsNorm) {
+  if (attention && attention->qk_norm != QkNorm::kNone && m.norm != Norm::kRmsNorm) {
     at.child("qk_norm").fail("Megatron-LM normalises queries and keys as layers, and this model does not",
                              "allowed: norm rmsnorm with it");
   }
@@ -332,7 +339,7 @@ void add_model(Arguments& x, const Model& m, const Training& t, const Plan& p) {
   if (layers.attention && layers.attention->sinks) x.add("softmax-type", "learnable");
   x.add_if(!layers.biased(), "disable-bias-linear");
   x.add_if(layers.attention && layers.attention->qkv_bias && !layers.biased(), "add-qkv-bias");
-  x.add_if(layers.attention && layers.attention->qk_norm, "qk-layernorm");
+  x.add_if(layers.attention && layers.attention->qk_norm != QkNorm::kNone, "qk-layernorm");
   add_experts(x, layers);
   x.add_if(!m.tied_embeddings, "untie-embeddings-and-output-weights");
   if (m.mtp_layers > 0) {

@@ -35,13 +35,15 @@ const Flavor* flavor_of(const Model& m) {
   const auto layers = plain_layers(m);
   if (!layers || m.norm != Norm::kRmsNorm) return nullptr;
   const auto& [a, mlp] = *layers;
+  if (m.embedding_scale != 1 || m.residual_scale != 1 || m.logit_scale != 1 || a.chunk > 0) return nullptr;
   if (a.positions != Positions::kRotary || a.bias || a.qkv_bias || a.sliding_window > 0 || a.sinks ||
       !a.causal || mlp.activation != Activation::kSwiglu || mlp.bias)
     return nullptr;
   const auto found = std::find_if(kFlavors.begin(), kFlavors.end(), [&](const Flavor& f) {
     return f.hidden == m.hidden && f.layers == m.layers && f.heads == a.heads && f.kv_heads == a.kv_heads &&
            f.head_dim == a.head_dim && f.ffn_hidden == mlp.ffn_hidden && f.vocab == m.vocab &&
-           f.rotary_base == a.rotary.base && f.qk_norm == a.qk_norm && f.tied == m.tied_embeddings;
+           f.rotary_base == a.rotary.base && f.qk_norm == (a.qk_norm == QkNorm::kPerHead) &&
+           f.tied == m.tied_embeddings;
   });
   return found == kFlavors.end() ? nullptr : &*found;
 }

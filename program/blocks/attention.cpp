@@ -164,17 +164,42 @@ ValueId own_core(Builder& g, const std::string& base, const ops::Attention& core
                  std::int64_t kv_heads, ValueId qkv, std::int32_t sinks = -1) {
   if (g.training.serves()) return cached_core(g, base, core, heads, kv_heads, qkv, sinks);
   if (g.plan.cp > 1) return context_core(g, base, core, heads, kv_heads, qkv, sinks);
-  return core_of(g, base, core, heads, g.sequence, with_documents(g, core, {g.use(qkv)}),
+  return core_of(g, base, core, heads, core.sequence, with_documents(g, core, {g.use(qkv)}),
                  heads * core.value_head(), sinks);
+}
+
+// With queries and keys normed as the layer says.
+ValueId normed_heads(Builder& g, const std::string& base, const AttentionLayer& a, ValueId qkv) {
+  const bool together = a.qk_norm == QkNorm::kAllHeads, weighted = a.qk_norm != QkNorm::kUnweighted;
+  const std::int64_t heads = a.heads / g.ranks, kv_heads = a.kv_heads / g.ranks;
+  if (together && g.ranks > 1) throw std::logic_error("a norm over the heads of several ranks");
+  ops::HeadNormShape shape{.rows = g.tokens,
+                           .width = (heads + 2 * kv_heads) * a.head_dim,
+                           .heads = heads,
+                           .head = a.head_dim,
+                           .kv_heads = kv_heads,
+                           .kv_head = a.head_dim,
+                           .weighted = weighted};
+  if (together) {
+    shape.heads = shape.kv_heads = 1;
+    shape.head = a.query_width();
+    shape.kv_head = a.key_width();
+  }
+  std::vector<Operand> reads{g.use(qkv)};
+  if (weighted)
+    reads.push_back(g.weight(
+        g.vector(base + "/weight", a.query_norm_width() + a.key_norm_width(), Parameter::Init::kOnes)));
+  const ValueId normed = g.value(base + "/out", a.qkv_width(), g.placed(Placement::kColumns));
+  g.node(base, ops::HeadNorm{shape}, std::move(reads), {normed});
+  return normed;
 }
 
 }  // namespace
 
 ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, ValueId x) {
-  const std::int64_t hidden = g.model.hidden, head = a.head_dim, q = a.query_width(), k = a.kv_heads * head;
+  const std::int64_t hidden = g.model.hidden, head = a.head_dim, q = a.query_width(), k = a.key_width();
   const std::int64_t heads = a.heads / g.ranks, kv_heads = a.kv_heads / g.ranks;  // of this rank
   const std::int64_t width = (heads + 2 * kv_heads) * head;
-  const Placements columns = g.placed(Placement::kColumns);
 
   const std::vector<std::int64_t> blocks{q, k, k};
   const std::int32_t w_qkv =
@@ -183,27 +208,25 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, Va
       a.bias || a.qkv_bias ? g.split_vector(base + "/qkv/bias", a.qkv_width(), blocks) : -1;
   using enum AdapterTarget;
   ValueId qkv = g.linear(base + "/qkv", x, w_qkv, b_qkv, {kQuery, kKey, kValue});
-  if (a.qk_norm) {
-    const std::int32_t w = g.vector(base + "/qk_norm/weight", 2 * head, Parameter::Init::kOnes);
-    const ValueId normed = g.value(base + "/qk_norm/out", a.qkv_width(), columns);
-    g.node(base + "/qk_norm", ops::HeadNorm{{g.tokens, width, heads, head, kv_heads}},
-           {g.use(qkv), g.weight(w)}, {normed});
-    qkv = normed;
-  }
+  if (a.qk_norm != QkNorm::kNone) qkv = normed_heads(g, base + "/qk_norm", a, qkv);
+  const std::int64_t longest = g.training.serves() ? g.training.cache->room : g.sequence * g.plan.cp;
+  ops::RopeShape turn{.rows = g.tokens, .width = width, .heads = heads, .head = head, .sequence = g.sequence};
   if (a.positions == Positions::kRotary) {
-    const ops::RopeShape shape{.rows = g.tokens,
-                               .width = width,
-                               .heads = heads + kv_heads,
-                               .head = head,
-                               .sequence = g.sequence,
-                               .turned = a.rotary.turned(head),
-                               .table = g.rotary_table({a.rotary, head})};
-    qkv = g.in_place(base + "/rope", ops::Rope{shape}, {g.use(qkv)});
+    turn.heads += kv_heads;
+    turn.turned = a.rotary.turned(head);
+    turn.table = g.rotary_table({a.rotary, head});
+    qkv = g.in_place(base + "/rope", ops::Rope{turn}, {g.use(qkv)});
+  } else if (a.query_growth.rate > 0 && longest >= a.query_growth.positions) {
+    turn.turned = head;
+    turn.table = g.rotary_table({{}, head, a.query_growth});
+    qkv = g.in_place(base + "/growth", ops::Rope{turn}, {g.use(qkv)});
   }
 
-  const std::int64_t longest = g.training.serves() ? g.training.cache->room : g.sequence * g.plan.cp;
-  ops::Attention core{{.batch = g.micro_batch,
-                       .sequence = g.sequence,
+  // Chunks are sequences of their own.
+  const std::int64_t reach = a.reach(g.sequence);
+  if (g.sequence % reach != 0) throw std::logic_error("a sequence that chunks do not fill");
+  ops::Attention core{{.batch = g.micro_batch * (g.sequence / reach),
+                       .sequence = reach,
                        .heads = heads,
                        .kv_heads = kv_heads,
                        .head = head,

@@ -81,9 +81,20 @@ class BlockGraph {
     return g_.stack.fused_residual_norms && !g_.training.drops() &&
            (norm_parts(i) & g_.plan.repeated()).empty();
   }
+  // What a layer adds to x, complete over tensor ranks where it is scaled.
+  Branch scaled(const std::string& base, ValueId x, const Branch& b) {
+    if (g_.model.residual_scale == 1) return b;
+    if (!b.biases.empty()) throw std::logic_error("biases beside what is scaled");
+    const Placements& whole = g_.placement(x);
+    const ValueId y = g_.value(base + "/residual/scaled", g_.model.hidden, whole);
+    g_.node(base + "/residual/scale", ops::Scale{g_.rows * g_.model.hidden, g_.model.residual_scale},
+            {g_.use(b.value, whole)}, {y});
+    return {y, {}};
+  }
   // x + a branch, after so many of the layers.
-  ValueId join(std::size_t done, ValueId x, const Branch& b) {
+  ValueId join(std::size_t done, ValueId x, const Branch& branch) {
     const std::string& base = bases_[done - 1];
+    const Branch b = scaled(base, x, branch);
     return g_.residual(base, x, b, done == layers() ? "out" : base + "/residual/out",
                        static_cast<std::int64_t>(done));
   }
@@ -97,7 +108,7 @@ class BlockGraph {
       const std::size_t next = i + 1;
       if (before && next < layers() && joins_norm(next)) {
         const Builder::Normed both =
-            g_.residual_norm(bases_[next] + "/norm", x, b, bases_[i] + "/residual/out");
+            g_.residual_norm(bases_[next] + "/norm", x, scaled(bases_[i], x, b), bases_[i] + "/residual/out");
         x = both.sum;
         n = both.norm;
         continue;

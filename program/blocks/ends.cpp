@@ -170,6 +170,7 @@ Logits logits_of(Builder& g, ValueId n) {
     bias = g.split_vector("head/bias", g.parameter(w).rows, {g.parameter(w).rows});
     g.parameter(bias).padding = g.parameter(w).padding;
   }
+  if (g.model.logit_scale != 1) n = g.scale("head/scale", n, g.model.logit_scale);
   ValueId logits = g.linear("head", n, w, bias);
   if (g.model.logit_soft_cap > 0) logits = g.soft_cap("head/soft_cap", logits, g.model.logit_soft_cap);
   return {logits, w};

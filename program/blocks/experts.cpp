@@ -179,7 +179,7 @@ class Experts {
     const Placements whole = at_experts(Placement::kReplicated);
     g_.node(base_ + "/act",
             ops::ExpertActivation{{rows(), even_ * sharing_, l_.ffn_hidden / g_.plan.expert_tp(),
-                                   l_.experts / ep_, parts(), l_.activation}},
+                                   l_.experts / ep_, parts(), l_.activation, l_.weighs_inputs}},
             {g_.use(u), g_.use(row_weights_, whole), g_.use(counts_, whole)}, {v});
     return v;
   }

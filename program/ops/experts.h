@@ -19,7 +19,8 @@
 //                          (its gradients:) {du, w, counts} -> {dx}, {du, x, counts} -> {dw}
 //   ExpertBias             reads {y, bias, counts, row weights?}       writes {y}   y += row weight bias
 //   ExpertBiasGrad         reads {dy, bias, counts, row weights?}      writes {dbias, d row weights?}
-//   ExpertActivation       reads {u, row weights, counts}       writes {v}          v = row weight act(u)
+//   ExpertActivation       reads {u, row weights, counts}       writes {v}          v = row weight act(u), or
+//                          act(row weight u) where weights count in what experts read
 //   ExpertActivationGrad   reads {u, row weights, counts, dv}   writes {du, d row weights}
 //   Unpermute              reads {y, choice}                    writes {o}          sums of a token's rows
 //   UnpermuteGrad          reads {do, choice}                   writes {dy}
@@ -275,9 +276,10 @@ struct ExpertActivationShape {
   static constexpr Nature kNature = Nature::kRouting;
   std::int64_t rows = 0, even = 0, width = 0, experts = 0, parts = 1;
   orrery::Activation type{};
+  bool weighs_inputs = false;
   static constexpr auto fields() {
     using S = ExpertActivationShape;
-    return std::tuple(&S::rows, &S::even, &S::width, &S::experts, &S::parts, &S::type);
+    return std::tuple(&S::rows, &S::even, &S::width, &S::experts, &S::parts, &S::type, &S::weighs_inputs);
   }
   constexpr std::int64_t columns() const { return width * (is_gated(type) ? 2 : 1); }
   constexpr std::int64_t inputs() const { return rows * columns(); }

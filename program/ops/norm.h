@@ -7,8 +7,8 @@
 //   ResidualNorm   reads {x, o, weight, bias?, biases}    writes {s, y}
 //                  s = x + (o + biases), at most two, and y its norm. The gradient is NormGrad's at s, which
 //                  both x and o get
-//   HeadNorm       reads {x, weight}                      writes {y}
-//   HeadNormGrad   reads {x, weight, dy}                  writes {dx, dweight}
+//   HeadNorm       reads {x, weight?}                     writes {y}
+//   HeadNormGrad   reads {x, dy, weight?}                 writes {dx, dweight?}
 #pragma once
 
 #include "core/model.h"
@@ -92,19 +92,22 @@ void ResidualNorm::gradient(Reverse& r) const {
   r.pass(1, d);
 }
 
-// Query heads and the KV heads behind them stand first in a row of `width`; what follows is copied.
+// Query heads of `head` elements and the KV heads of `kv_head` behind them stand first in a row of `width`;
+// what follows is copied. All query heads may count as one, and all KV heads as another.
 struct HeadNormShape {
   static constexpr Nature kNature = Nature::kPointwise;
-  std::int64_t rows = 0, width = 0, heads = 0, head = 0, kv_heads = 0;
+  std::int64_t rows = 0, width = 0, heads = 0, head = 0, kv_heads = 0, kv_head = 0;
+  bool weighted = true;  // of one query head, and of one KV head behind it
   static constexpr auto fields() {
-    return std::tuple(&HeadNormShape::rows, &HeadNormShape::width, &HeadNormShape::heads,
-                      &HeadNormShape::head, &HeadNormShape::kv_heads);
+    using S = HeadNormShape;
+    return std::tuple(&S::rows, &S::width, &S::heads, &S::head, &S::kv_heads, &S::kv_head, &S::weighted);
   }
+  constexpr std::int64_t weights() const { return weighted ? head + kv_head : 0; }
 };
 
 struct HeadNorm : HeadNormShape {
   static constexpr std::string_view kName = "head-norm";
-  constexpr Operands operands() const { return {{rows * width, 2 * head}, {rows * width}}; }
+  constexpr Operands operands() const { return {{rows * width, weights()}, {rows * width}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * rows * width * e.activation; }
   template <class Reverse>
   void gradient(Reverse& r) const;
@@ -113,16 +116,22 @@ struct HeadNorm : HeadNormShape {
 struct HeadNormGrad : HeadNormShape {
   static constexpr std::string_view kName = "head-norm-grad";
   constexpr Operands operands() const {
-    return {{rows * width, 2 * head, rows * width}, {rows * width, 2 * head}};
+    return {{rows * width, rows * width, weights()}, {rows * width, weights()}};
   }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 3 * rows * width * e.activation; }
 };
 
 template <class Reverse>
 void HeadNorm::gradient(Reverse& r) const {
-  auto reads = refs(r.in(0), r.in(1), r.d_out(0));
-  r.emit("/grad", HeadNormGrad{*this}, std::move(reads), refs(r.d_in(0), r.d_weight(1))).accumulate =
-      r.accumulates(1);
+  auto reads = refs(r.in(0), r.d_out(0));
+  auto writes = refs(r.d_in(0));
+  if (!weighted) {
+    r.emit("/grad", HeadNormGrad{*this}, std::move(reads), std::move(writes));
+    return;
+  }
+  reads.push_back(r.in(1));
+  writes.push_back(r.d_weight(1));
+  r.emit("/grad", HeadNormGrad{*this}, std::move(reads), std::move(writes)).accumulate = r.accumulates(1);
 }
 
 }  // namespace orrery::program::ops

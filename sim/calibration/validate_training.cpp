@@ -141,7 +141,7 @@ class RowReader {
                                     [&](const HeadRule& h) { return r.name.starts_with(h.model); });
     if (rule != std::end(kHeads)) {
       m.head_dim = rule->head_dim;
-      m.qk_norm = rule->qk_norm;
+      m.qk_norm = rule->qk_norm ? QkNorm::kPerHead : QkNorm::kNone;
       if (rule->left_out != nullptr) assumed.emplace_back(rule->left_out);
     } else if (r.hidden % r.heads != 0 && !latent) {
       throw Skip{"heads do not divide the width"};

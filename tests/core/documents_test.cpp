@@ -98,14 +98,16 @@ TEST(Documents, ModelFlopsCountPairsOfOneDocument) {
 TEST(Documents, AreOfModelsWhoseTokensSeeThoseBeforeThem) {
   const Cursor at{"scenario.json", "/training/documents"};
   const Documents documents{FixedLength{64}};
-  EXPECT_NO_THROW(check_documents(preset_model("llama-3.1-8b"), documents, at));
-  EXPECT_NO_THROW(check_documents(preset_model("deepseek-v3-671b"), documents, at));
+  EXPECT_NO_THROW(check_documents(preset_model("llama-3.1-8b"), documents, 8192, at));
+  EXPECT_NO_THROW(check_documents(preset_model("deepseek-v3-671b"), documents, 8192, at));
   Model sees_all = preset_model("tiny-llama"), patches = sees_all;
   sees_all.causal = false;
-  EXPECT_THROW(check_documents(sees_all, documents, at), InputError);
+  EXPECT_NO_THROW(check_documents(preset_model("llama-4-scout-109b"), documents, 8192, at));
+  EXPECT_THROW(check_documents(preset_model("llama-4-scout-109b"), documents, 16384, at), InputError);
+  EXPECT_THROW(check_documents(sees_all, documents, 8192, at), InputError);
   patches.inputs = {{PatchInput{.image = 8, .patch = 2, .channels = 2}}};
-  EXPECT_THROW(check_documents(preset_model("llama-3.1-8b"), {RecordedLengths{}}, at), InputError);
-  EXPECT_THROW(check_documents(patches, documents, at), InputError);
+  EXPECT_THROW(check_documents(preset_model("llama-3.1-8b"), {RecordedLengths{}}, 8192, at), InputError);
+  EXPECT_THROW(check_documents(patches, documents, 8192, at), InputError);
 }
 
 }  // namespace

@@ -515,9 +515,9 @@ TEST(HuggingFace, AnUnknownTypeIsAClearError) {
     EXPECT_STREQ(
         e.what(),
         "config.json: /model_type: \"lama\" cannot be imported; the model can be described by fields of ours "
-        "(layers, hidden, heads ..); allowed: llama, gemma, gemma2, gpt2, ijepa, phi3, vit, dots1, falcon, "
-        "qwen2, qwen3, smollm3, exaone4, glm4_moe, kimi_k2, mistral, mixtral, gpt_oss, nemotron, stablelm, "
-        "gpt_neox, qwen2_moe, qwen3_moe, seed_oss and 4 more (did you mean \"llama\"?)");
+        "(layers, hidden, heads ..); allowed: llama, gemma, glm4, gemma2, gpt2, ijepa, olmo2, olmo3, olmoe, "
+        "phi3, vit, dots1, falcon, qwen2, qwen3, smollm3, cohere, exaone4, glm4_moe, granite, kimi_k2, "
+        "mistral, mixtral, cohere2 and 15 more (did you mean \"llama\"?)");
   }
 }
 

@@ -165,7 +165,10 @@ TEST_P(ModelVariant, EqualsTheSerialRunUnderTensorPipelineAndDataParallelism) {
 INSTANTIATE_TEST_SUITE_P(
     Variants, ModelVariant,
     testing::Values(
-        Variant{"qk_norm", [](Model& m, Stack&, Training&) { m.qk_norm = true; }},
+        Variant{"qk_norm", [](Model& m, Stack&, Training&) { m.qk_norm = QkNorm::kPerHead; }},
+        Variant{"qk_norm_unweighted", [](Model& m, Stack&, Training&) { m.qk_norm = QkNorm::kUnweighted; }},
+        Variant{"residual_scaled", [](Model& m, Stack&, Training&) { m.residual_scale = 0.3; }},
+        Variant{"logits_scaled", [](Model& m, Stack&, Training&) { m.logit_scale = 0.5; }},
         Variant{"qkv_bias", [](Model& m, Stack&, Training&) { m.qkv_bias = true; }},
         Variant{"tied", [](Model& m, Stack&, Training&) { m.tied_embeddings = true; }},
         Variant{"logits_capped", [](Model& m, Stack&, Training&) { m.logit_soft_cap = 1.5; }},

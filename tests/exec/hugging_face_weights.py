@@ -3,7 +3,7 @@
 """Starts `orrery run` from weights under Hugging Face's names and compares the first loss with that of the model in
 PyTorch; trains a step, and compares the weights that `orrery model export` writes with the ones it started from.
 
-The models (GPT-2, Llama, Qwen2, Qwen3, its experts and Mixtral) are written from the definitions in Hugging Face's transformers, in its
+The models (GPT-2, Llama, Qwen2, Qwen3, its experts, Mixtral, OLMo 2 and Granite) are written from the definitions in Hugging Face's transformers, in its
 names and conventions; the files are written and read here, in the safetensors format.
 Usage: hugging_face_weights.py ORRERY FOLDER. Exit 77 (skipped) without PyTorch.
 """
@@ -44,6 +44,9 @@ CONFIGS = {
     "qwen3": LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True},
     "mixtral": LLAMA | {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": TOP,
                         "router_aux_loss_coef": 0.0},
+    "olmo2": LLAMA | {"model_type": "olmo2"},
+    "granite": LLAMA | {"model_type": "granite", "embedding_multiplier": 12.0, "attention_multiplier": 0.1,
+                        "residual_multiplier": 0.22, "logits_scaling": 4.0},
 }
 
 
@@ -70,13 +73,16 @@ def shapes(kind):
         out["lm_head.weight"] = [VOCABULARY, HIDDEN]
     for i in range(LAYERS):
         h = f"model.layers.{i}."
-        out |= {h + "input_layernorm.weight": [HIDDEN], h + "post_attention_layernorm.weight": [HIDDEN],
+        first = "post_feedforward_layernorm" if kind == "olmo2" else "input_layernorm"
+        out |= {f"{h}{first}.weight": [HIDDEN], h + "post_attention_layernorm.weight": [HIDDEN],
                 h + "self_attn.q_proj.weight": [HEADS * HEAD, HIDDEN],
                 h + "self_attn.k_proj.weight": [KEYS * HEAD, HIDDEN],
                 h + "self_attn.v_proj.weight": [KEYS * HEAD, HIDDEN],
                 h + "self_attn.o_proj.weight": [HIDDEN, HEADS * HEAD]}
         if kind == "qwen2":
             out |= {f"{h}self_attn.{n}_proj.bias": [c * HEAD] for n, c in (("q", HEADS), ("k", KEYS), ("v", KEYS))}
+        if kind == "olmo2":
+            out |= {h + "self_attn.q_norm.weight": [HEADS * HEAD], h + "self_attn.k_norm.weight": [KEYS * HEAD]}
         if kind.startswith("qwen3"):
             out |= {h + "self_attn.q_norm.weight": [HEAD], h + "self_attn.k_norm.weight": [HEAD]}
         if kind in EXPERT_NAMES:
@@ -139,11 +145,11 @@ def rotate(x):
     return x * cos + half * sin
 
 
-def attention(q, k, v):
+def attention(q, k, v, scale=HEAD ** -0.5):
     groups = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(groups, 1) for t in (k, v))
     unseen = torch.ones(SEQUENCE, SEQUENCE, dtype=torch.bool).triu(1)
-    scores = (q @ k.transpose(-1, -2) / HEAD ** 0.5).masked_fill(unseen, -torch.inf)
+    scores = (q @ k.transpose(-1, -2) * scale).masked_fill(unseen, -torch.inf)
     return (scores.softmax(-1) @ v).transpose(1, 2).reshape(BATCH, SEQUENCE, HEADS * HEAD)
 
 
@@ -189,20 +195,28 @@ def llama(p, x, kind):
             out = out + share * mlp(x, of + gate, of + up, of + down)
         return out
 
-    x = p["model.embed_tokens.weight"][x]
+    config = CONFIGS[kind]
+    added, behind = config.get("residual_multiplier", 1), kind == "olmo2"  # norms stand behind the layers
+    x = p["model.embed_tokens.weight"][x] * config.get("embedding_multiplier", 1)
     for i in range(LAYERS):
         h = f"model.layers.{i}."
         a = h + "self_attn."
-        y = norm(x, h + "input_layernorm")
-        q, k, v = (heads(linear(y, a + n + "_proj"), c) for n, c in (("q", HEADS), ("k", KEYS), ("v", KEYS)))
-        if a + "q_norm.weight" in p:
+        y = x if behind else norm(x, h + "input_layernorm")
+        q, k, v = (linear(y, a + n + "_proj") for n in "qkv")
+        if behind:
             q, k = norm(q, a + "q_norm"), norm(k, a + "k_norm")
-        x = x + linear(attention(rotate(q), rotate(k), v), a + "o_proj")
-        y = norm(x, h + "post_attention_layernorm")
+        q, k, v = heads(q, HEADS), heads(k, KEYS), heads(v, KEYS)
+        if a + "q_norm.weight" in p and not behind:
+            q, k = norm(q, a + "q_norm"), norm(k, a + "k_norm")
+        y = linear(attention(rotate(q), rotate(k), v, config.get("attention_multiplier", HEAD ** -0.5)), a + "o_proj")
+        x = x + added * (norm(y, h + "post_attention_layernorm") if behind else y)
+        y = x if behind else norm(x, h + "post_attention_layernorm")
         m = h + "mlp."
-        x = x + (mlp(y, m + "gate_proj", m + "up_proj", m + "down_proj") if m + "up_proj.weight" in p
-                 else moe(y, h + EXPERT_NAMES[kind][0], *EXPERT_NAMES[kind][1:]))
-    return norm(x, "model.norm") @ p.get("lm_head.weight", p["model.embed_tokens.weight"]).T
+        y = (mlp(y, m + "gate_proj", m + "up_proj", m + "down_proj") if m + "up_proj.weight" in p
+             else moe(y, h + EXPERT_NAMES[kind][0], *EXPERT_NAMES[kind][1:]))
+        x = x + added * (norm(y, h + "post_feedforward_layernorm") if behind else y)
+    logits = norm(x, "model.norm") @ p.get("lm_head.weight", p["model.embed_tokens.weight"]).T
+    return logits / config.get("logits_scaling", 1)
 
 
 def orrery(*arguments, code=0):
@@ -304,6 +318,8 @@ check("llama", CONFIGS["llama"], {"pp": 2, "dp": 2, "zero": 1, "micro_batches": 
 check("qwen3", CONFIGS["qwen3"], {"dp": 2, "zero": 3, "micro_batches": 4})
 check("qwen2", CONFIGS["qwen2"], {"tp": 2, "pp": 3, "micro_batches": 8})
 check("qwen3_moe", CONFIGS["qwen3_moe"], {"tp": 2, "dp": 2, "zero": 1, "micro_batches": 4})
+check("olmo2", CONFIGS["olmo2"], {"pp": 3, "dp": 2, "zero": 1, "micro_batches": 4})
+check("granite", CONFIGS["granite"], {"tp": 2, "sequence_parallel": True, "micro_batches": 8})
 check("mixtral", CONFIGS["mixtral"], {"dp": 2, "ep": 2, "micro_batches": 4})
 
 # Models that these names do not fit.

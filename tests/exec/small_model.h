@@ -35,11 +35,12 @@ inline Model tiny(const char* preset) {
 // attention; "gemma" has windows in every second one, caps and factors; "encoder" sees all tokens;
 // "decoder" is four blocks behind an encoder of four; "vit" begins with patches of images; "bags" has
 // two towers of four blocks with an MLP each; "experts" has an MLP and a mixture of experts in turn; "latent"
-// has latent attention; "sinks" is of GPT-OSS's kind.
+// has latent attention; "sinks" is of GPT-OSS's kind; "chunks" of Llama 4's, with factors on what layers add
+// and on logits; "olmo" has norms over all heads, which no tensor ranks share.
 inline const std::vector<std::string>& block_kinds() {
   static const std::vector<std::string> all{"neox",    "falcon",  "post-norm", "sandwich", "mixed",
                                             "gemma",   "encoder", "decoder",   "vit",      "bags",
-                                            "experts", "latent",  "sinks"};
+                                            "experts", "latent",  "sinks",     "chunks",   "olmo"};
   return all;
 }
 inline Model tiny_of(const std::string& kind) {
@@ -74,6 +75,27 @@ inline Model tiny_of(const std::string& kind) {
     ModelBlock near = all;
     std::get<AttentionLayer>(near.layers.front().is).sliding_window = 3;
     m.blocks = {{4, {near, all}}};
+  } else if (kind == "chunks") {
+    m.residual_scale = 0.7;
+    m.logit_scale = 0.8;
+    ModelBlock near = standard_block(m), all = near;
+    auto& chunked = std::get<AttentionLayer>(near.layers.front().is);
+    chunked.chunk = 4;
+    chunked.qk_norm = QkNorm::kUnweighted;
+    auto& still = std::get<AttentionLayer>(all.layers.front().is);
+    still.positions = Positions::kNone;
+    still.query_growth = {.rate = 0.5, .positions = 3};
+    all.layers.back() = {ExpertsLayer{.experts = 4,
+                                      .top_k = 2,
+                                      .ffn_hidden = 16,
+                                      .shared_ffn_hidden = 24,
+                                      .score = RouterScore::kSigmoid,
+                                      .normalised = false,
+                                      .weighs_inputs = true}};
+    m.blocks = {{4, {near, all}}};
+  } else if (kind == "olmo") {
+    m.form = BlockForm::kPostNorm;
+    m.qk_norm = QkNorm::kAllHeads;
   } else if (kind == "latent") {
     ModelBlock block = standard_block(m), direct = block;
     LatentAttentionLayer latent{.heads = 8, .q_rank = 12, .kv_rank = 10, .turned = 4, .plain = 6, .value = 8};

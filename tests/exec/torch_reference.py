@@ -35,6 +35,7 @@ TARGETS = ADAPTER and (ADAPTER.get("targets") or ["q", "k", "v", "o", "gate", "u
 MODEL = json.loads(SCENARIO.read_text())["model"]
 MODEL = MODEL if isinstance(MODEL, dict) else {"preset": MODEL}
 LLAMA = MODEL["preset"] == "tiny-llama"
+SCALE = MODEL.get("residual_scale", 1)  # of what layers add
 IMAGE = MODEL.get("inputs", [{}])[0].get("patches")
 BAGS = "bags" in MODEL.get("inputs", [{}])[0]
 if BAGS:
@@ -44,7 +45,7 @@ if ADAPTER:
 FLAT = {"layers": 4, "heads": 4, "kv_heads": 2 if LLAMA else 4, "ffn_hidden": 176 if LLAMA else 256,
         "norm": "rmsnorm" if LLAMA else "layernorm", "norm_epsilon": 1e-5, "activation": "swiglu" if LLAMA else "gelu",
         "positions": "rotary" if LLAMA else "learned", "rotary": {}, "sliding_window": 0, "bias": not LLAMA,
-        "qkv_bias": False, "qk_norm": False, "form": "pre-norm"} | MODEL
+        "qkv_bias": False, "qk_norm": "none", "form": "pre-norm"} | MODEL
 
 
 def blocks():
@@ -184,15 +185,24 @@ class Net:
         heads, kv_heads = f["heads"], f["kv_heads"]
         head = f.get("head_dim") or HIDDEN // heads
         q, k, v = self.linear(x, name + "/qkv").split([heads * head, kv_heads * head, kv_heads * head], -1)
+        if f["qk_norm"] == "all-heads":  # as OLMo 2 does, before heads are told apart
+            of_q, of_k = self.p[name + "/qk_norm/weight"].split([heads * head, kv_heads * head])
+            of_all = lambda t: t / torch.sqrt((t * t).mean(-1, keepdim=True) + f["norm_epsilon"])
+            q, k = of_all(q) * of_q, of_all(k) * of_k
         tokens = x.shape[1]
         q = q.view(BATCH, tokens, heads, head).transpose(1, 2)
         k, v = (t.view(BATCH, tokens, kv_heads, head).transpose(1, 2) for t in (k, v))
-        if f["qk_norm"]:
-            normed = lambda t: t / torch.sqrt((t * t).mean(-1, keepdim=True) + f["norm_epsilon"])
+        normed = lambda t: t / torch.sqrt((t * t).mean(-1, keepdim=True) + f["norm_epsilon"])
+        if f["qk_norm"] == "per-head":
             of_q, of_k = self.p[name + "/qk_norm/weight"].chunk(2)
             q, k = normed(q) * of_q, normed(k) * of_k
         if f["positions"] == "rotary":
             q, k = self.rotate(q, f["rotary"]), self.rotate(k, f["rotary"])
+        if f["qk_norm"] == "unweighted":  # as Llama 4 does, behind the rotation
+            q, k = normed(q), normed(k)
+        if growth := f.get("query_growth"):
+            at = torch.arange(1, tokens + 1, dtype=torch.float64)
+            q = q * (1 + growth["rate"] * torch.log1p(torch.floor(at / growth["positions"]))).float()[:, None]
         k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
         scores = q @ k.transpose(-1, -2) * (f.get("query_scale") or 1 / math.sqrt(head))
         if f.get("soft_cap"):
@@ -200,6 +210,9 @@ class Net:
         unseen = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
         if f["sliding_window"]:
             unseen |= torch.ones(tokens, tokens, dtype=torch.bool).tril(-f["sliding_window"])
+        if f.get("chunk"):
+            of_chunk = torch.arange(tokens) // f["chunk"]
+            unseen |= of_chunk[:, None] != of_chunk[None, :]
         if not f.get("causal", True):
             unseen = torch.zeros_like(unseen)
         scores = scores.masked_fill(unseen, -torch.inf)
@@ -271,13 +284,16 @@ class Net:
         out = 0
         b1, b2 = (self.p[f"{name}/{fc}/bias"].chunk(count) if f.get("biases") else [None] * count for fc in ("fc1", "fc2"))
         for e in range(count):
-            gate, up = F.linear(x, w1[e], b1[e]).chunk(2, -1)
+            weight = weights[..., e:e + 1]
+            read = weight * x if f.get("weighs_inputs") else x
+            gate, up = F.linear(read, w1[e], b1[e]).chunk(2, -1)
             if f.get("activation") == "clamped-swiglu":
                 gate, up = gate.clamp(max=7), up.clamp(-7, 7)
                 v = gate * (1.702 * gate).sigmoid() * (up + 1)
             else:
                 v = F.silu(gate) * up
-            out = out + weights[..., e:e + 1] * F.linear(v, w2[e], b2[e])
+            given = F.linear(v, w2[e], b2[e])
+            out = out + (given if f.get("weighs_inputs") else weight * given)
         if f.get("shared_ffn_hidden"):
             shared = self.mlp(x, name + "/shared", {"activation": "swiglu"})
             if f.get("shared_gate"):
@@ -290,10 +306,10 @@ class Net:
         form = own["form"]
         if form.startswith("parallel"):
             norms = [f"{at}/norm" if form == "parallel-one-norm" else f"{at}/{base}/norm" for base, _, _ in layers]
-            return x + sum(run(*layer, self.norm(x, norm)) for layer, norm in zip(layers, norms))
+            return x + SCALE * sum(run(*layer, self.norm(x, norm)) for layer, norm in zip(layers, norms))
         for base, kind, fields in layers:
             y = run(base, kind, fields, x if form == "post-norm" else self.norm(x, f"{at}/{base}/norm"))
-            x = x + (y if form == "pre-norm" else self.norm(y, f"{at}/{base}/post_norm"))
+            x = x + SCALE * (y if form == "pre-norm" else self.norm(y, f"{at}/{base}/post_norm"))
         return self.norm(x, f"{at}/final_norm") if own.get("final_norm") else x
 
     def loss(self, inputs, targets):
@@ -339,7 +355,7 @@ class Net:
         return loss
 
     def cross_entropy(self, x, targets):
-        logits = x @ self.p.get("head/weight", self.p.get("embedding/weight")).T
+        logits = x @ self.p.get("head/weight", self.p.get("embedding/weight")).T * MODEL.get("logit_scale", 1)
         if cap := MODEL.get("logit_soft_cap"):
             logits = cap * torch.tanh(logits / cap)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -99,23 +99,30 @@ TEST_P(Kernels, RandomElementsAreUniform) {
 
 TEST_P(Kernels, HeadNormAndItsGradient) {
   const Index head = c.width < 40 ? 12 : c.width;
-  const reference::HeadNormShape s{21, 8 * head, 4, 2, head, 1e-2F};
-  const Index n = s.rows * s.width;
-  const Tensor x(device, c.type, n, 1), w(device, c.type, 2 * head, 2), dy(device, c.type, n, 3);
-  Vector y(x.values.size());
-  void* const out = fresh(n);
-  cuda::head_norm(device.stream, c.type, s, x.at, w.at, out);
-  reference::head_norm(s, x.data(), w.data(), y.data());
-  expect_close(c.type, result(c.type, out, y.size()), y, "head norm");
-  for (const bool accumulate : {false, true}) {
-    const Tensor dw(device, c.gradient, 2 * head, 4, 10);
-    Vector dx(y.size()), dw_here(dw.values);
-    void* const dx_there = fresh(n);
-    cuda::head_norm_grad(device.stream, c.type, c.gradient, s, x.at, w.at, dy.at, dx_there, dw.at, accumulate,
-                         workspace(cuda::head_norm_grad_workspace(s)));
-    reference::head_norm_grad(s, x.data(), w.data(), dy.data(), dx.data(), dw_here.data(), accumulate);
-    expect_close(c.type, result(c.type, dx_there, dx.size()), dx, "head norm dx");
-    expect_close(c.gradient, result(c.gradient, dw.at, dw_here.size()), dw_here, "head norm dw");
+  for (const reference::HeadNormShape& s :
+       {reference::HeadNormShape{21, 8 * head, 4, 2, head, head, true, 1e-2F},
+        reference::HeadNormShape{21, 8 * head, 4, 2, head, head, false, 1e-2F},
+        reference::HeadNormShape{21, 8 * head, 1, 1, 4 * head, 2 * head, true, 1e-2F},
+        reference::HeadNormShape{21, 8 * head, 1, 1, 4 * head, 2 * head, false, 1e-2F}}) {
+    const Index n = s.rows * s.width;
+    const Tensor x(device, c.type, n, 1), w(device, c.type, head + s.weights(), 2), dy(device, c.type, n, 3);
+    const void* const weights = s.weighted ? w.at : nullptr;
+    Vector y(x.values.size());
+    void* const out = fresh(n);
+    cuda::head_norm(device.stream, c.type, s, x.at, weights, out);
+    reference::head_norm(s, x.data(), w.data(), y.data());
+    expect_close(c.type, result(c.type, out, y.size()), y, "head norm");
+    for (const bool accumulate : {false, true}) {
+      const Tensor dw(device, c.gradient, head + s.weights(), 4, 10);
+      Vector dx(y.size()), dw_here(dw.values);
+      void* const dx_there = fresh(n);
+      cuda::head_norm_grad(device.stream, c.type, c.gradient, s, x.at, weights, dy.at, dx_there,
+                           s.weighted ? dw.at : nullptr, accumulate,
+                           workspace(cuda::head_norm_grad_workspace(s)));
+      reference::head_norm_grad(s, x.data(), w.data(), dy.data(), dx.data(), dw_here.data(), accumulate);
+      expect_close(c.type, result(c.type, dx_there, dx.size()), dx, "head norm dx");
+      expect_close(c.gradient, result(c.gradient, dw.at, dw_here.size()), dw_here, "head norm dw");
+    }
   }
 }
 
@@ -497,19 +504,21 @@ TEST_P(Kernels, ExpertsAndTheirGradients) {
     expect_close(c.gradient, result(c.gradient, gradient.at, here.size()), here, "experts dw");
   }
 
-  for (const reference::Act act : {reference::Act::kSwiglu, reference::Act::kGelu}) {
+  using reference::Act;
+  for (const auto& [act, inputs] :
+       {std::pair{Act::kSwiglu, false}, {Act::kGelu, false}, {Act::kSwiglu, true}, {Act::kGelu, true}}) {
     const Index columns = reference::is_gated(act) ? 2 * width : width;
     const Tensor before(device, c.type, rows * columns, 7);
     void* const v_there = fresh(rows * width);
     void* const before_there = fresh(rows * columns);
     Vector d_before(before.values), d_weights(weights.size());
-    cuda::expert_activation(device.stream, c.type, {experts, 1, rows, counts_there}, width, act, before.at,
-                            row_weights_there, v_there);
-    reference::expert_activation(used, width, act, before.data(), row_weights.data(), y.data());
+    cuda::expert_activation(device.stream, c.type, {experts, 1, rows, counts_there}, width, act, inputs,
+                            before.at, row_weights_there, v_there);
+    reference::expert_activation(used, width, act, inputs, before.data(), row_weights.data(), y.data());
     expect_close(c.type, head(result(c.type, v_there, y.size()), used * width), head(y, used * width), "act");
-    cuda::expert_activation_grad(device.stream, c.type, {experts, 1, rows, counts_there}, width, act,
+    cuda::expert_activation_grad(device.stream, c.type, {experts, 1, rows, counts_there}, width, act, inputs,
                                  before.at, row_weights_there, dy.at, before_there, dw_there);
-    reference::expert_activation_grad(used, width, act, before.data(), row_weights.data(), dy.data(),
+    reference::expert_activation_grad(used, width, act, inputs, before.data(), row_weights.data(), dy.data(),
                                       d_before.data(), d_weights.data());
     expect_close(c.type, head(result(c.type, before_there, d_before.size()), used * columns),
                  head(d_before, used * columns), "act dx");

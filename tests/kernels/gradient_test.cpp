@@ -9,6 +9,7 @@
 #include <random>
 
 #include "core/rotary.h"
+#include "kernels/cpu/fast.h"
 #include "kernels/cpu/reference.h"
 
 namespace orrery::kernels::reference {
@@ -64,18 +65,42 @@ TEST(Gradient, Norms) {
   }
 }
 
+// Two query heads and one key head, each by itself; all query heads as one of eight; and without weights.
 TEST(Gradient, HeadNorm) {
-  const HeadNormShape s{2, 16, 2, 1, 4, 1e-2F};
-  const Vector x = random_vector(32, 1), w = random_vector(8, 2), r = random_vector(32, 3);
-  Vector dx(32), dw(8);
-  head_norm_grad(s, x.data(), w.data(), r.data(), dx.data(), dw.data(), false);
-  const auto loss = [&](const Vector& xx, const Vector& ww) {
-    Vector y(32);
-    head_norm(s, xx.data(), ww.data(), y.data());
-    return dot(y, r);
+  for (const HeadNormShape& s :
+       {HeadNormShape{2, 16, 2, 1, 4, 4, true, 1e-2F}, HeadNormShape{2, 16, 1, 1, 8, 4, true, 1e-2F},
+        HeadNormShape{2, 16, 2, 1, 4, 4, false, 1e-2F}}) {
+    const Vector x = random_vector(32, 1), r = random_vector(32, 3);
+    const Vector w = random_vector(static_cast<std::size_t>(s.weights()), 2);
+    Vector dx(32), dw(w.size());
+    head_norm_grad(s, x.data(), w.data(), r.data(), dx.data(), dw.data(), false);
+    const auto loss = [&](const Vector& xx, const Vector& ww) {
+      Vector y(32);
+      head_norm(s, xx.data(), ww.data(), y.data());
+      return dot(y, r);
+    };
+    expect_gradient(x, dx, [&](const Vector& v) { return loss(v, w); });
+    expect_gradient(w, dw, [&](const Vector& v) { return loss(x, v); });
+  }
+}
+
+// Without weights a head's elements have the mean square 1; all heads together have it where each has not.
+TEST(HeadNorm, MakesMeanSquaresOne) {
+  const Vector x = random_vector(16, 4);
+  const Vector ones(12, 1.0F);
+  const auto mean_square = [](const Vector& y, std::size_t from, std::size_t n) {
+    double sum = 0;
+    for (std::size_t i = from; i < from + n; ++i) sum += static_cast<double>(y[i]) * y[i];
+    return sum / static_cast<double>(n);
   };
-  expect_gradient(x, dx, [&](const Vector& v) { return loss(v, w); });
-  expect_gradient(w, dw, [&](const Vector& v) { return loss(x, v); });
+  Vector y(16);
+  head_norm({1, 16, 2, 1, 4, 4, false, 1e-9F}, x.data(), nullptr, y.data());
+  for (const std::size_t from : {0U, 4U, 8U}) EXPECT_NEAR(mean_square(y, from, 4), 1, 1e-4);
+  EXPECT_TRUE(std::equal(y.begin() + 12, y.end(), x.begin() + 12));
+  head_norm({1, 16, 1, 1, 8, 4, true, 1e-9F}, x.data(), ones.data(), y.data());
+  EXPECT_NEAR(mean_square(y, 0, 8), 1, 1e-4);
+  EXPECT_NEAR(mean_square(y, 8, 4), 1, 1e-4);
+  EXPECT_GT(std::abs(mean_square(y, 0, 4) - 1), 1e-2);
 }
 
 TEST(Gradient, AttentionWithGroupedQueriesFlashAndMaterialised) {
@@ -578,16 +603,27 @@ TEST(Gradient, ExpertsOfUnequalRows) {
 }
 
 TEST(Gradient, WeightedActivationsOfExperts) {
-  for (const Act act : {Act::kGelu, Act::kSwiglu}) {
+  for (const auto& [act, weighs_inputs] :
+       {std::pair{Act::kGelu, false}, {Act::kSwiglu, false}, {Act::kGelu, true}, {Act::kSwiglu, true}}) {
     const std::size_t columns = is_gated(act) ? 8 : 4;
     const Vector u = random_vector(3 * columns, 1), weights = random_vector(3, 2), r = random_vector(12, 3);
     Vector du(u.size()), dw(3);
-    expert_activation_grad(3, 4, act, u.data(), weights.data(), r.data(), du.data(), dw.data());
-    const auto loss = [&](const Vector& uu, const Vector& ww) {
+    expert_activation_grad(3, 4, act, weighs_inputs, u.data(), weights.data(), r.data(), du.data(),
+                           dw.data());
+    const auto loss = [&, of = act, inputs = weighs_inputs](const Vector& uu, const Vector& ww) {
       Vector v(12);
-      expert_activation(3, 4, act, uu.data(), ww.data(), v.data());
+      expert_activation(3, 4, of, inputs, uu.data(), ww.data(), v.data());
       return dot(v, r);
     };
+    // The kernels that run say the same.
+    Vector fast_du(du.size()), fast_dw(3), given(12), fast_given(12);
+    kernels::expert_activation_grad(3, 4, act, weighs_inputs, u.data(), weights.data(), r.data(),
+                                    fast_du.data(), fast_dw.data());
+    kernels::expert_activation(3, 4, act, weighs_inputs, u.data(), weights.data(), fast_given.data());
+    expert_activation(3, 4, act, weighs_inputs, u.data(), weights.data(), given.data());
+    for (std::size_t i = 0; i < du.size(); ++i) EXPECT_NEAR(fast_du[i], du[i], 1e-5);
+    for (std::size_t i = 0; i < dw.size(); ++i) EXPECT_NEAR(fast_dw[i], dw[i], 1e-5);
+    for (std::size_t i = 0; i < given.size(); ++i) EXPECT_NEAR(fast_given[i], given[i], 1e-5);
     expect_gradient(u, du, [&](const Vector& v) { return loss(v, weights); });
     expect_gradient(weights, dw, [&](const Vector& v) { return loss(u, v); });
   }

@@ -261,7 +261,7 @@ Model model_of(const Arguments& a) {
   m.activation = a.contains("--swiglu") ? Activation::kSwiglu : Activation::kGelu;
   m.bias = !a.contains("--disable-bias-linear");
   m.qkv_bias = a.contains("--add-qkv-bias");
-  m.qk_norm = a.contains("--qk-layernorm");
+  if (a.contains("--qk-layernorm")) m.qk_norm = QkNorm::kPerHead;
   m.tied_embeddings = !a.contains("--untie-embeddings-and-output-weights");
   m.max_positions = whole(a, "--max-position-embeddings");
   return m;
@@ -615,7 +615,7 @@ TEST(MegatronExport, AModelThatItWouldChangeIsRefused) {
   EXPECT_EQ(refusal(c), "/model/norm");
   m.bias = true;
   EXPECT_EQ(refusal(c), "");
-  m.qk_norm = true;
+  m.qk_norm = QkNorm::kPerHead;
   EXPECT_EQ(refusal(c), "/model/qk_norm");
   m = plain;
   m.rotary.base = 10000.5;
