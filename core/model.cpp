@@ -135,6 +135,8 @@ void check_towers(const Model& m, const Cursor& at) {
       }
     }
   }
+  if (m.logit_scale != 1 && (m.classes() != nullptr || m.has_pair()))
+    at.child("logit_scale").fail("the model does not end in its vocabulary", "allowed: 1");
   if (m.tied_embeddings && (m.classes() != nullptr || m.has_pair() || !m.has_tokens()))
     at.child("tied_embeddings")
         .fail("the model has no embedding and head of one vocabulary", "allowed: false");

@@ -120,10 +120,10 @@ double amplitude(const Rotary& r) {
 }  // namespace
 
 void check_rotary(const Rotary& r, std::int64_t head, const std::function<Cursor(std::string_view)>& place) {
-  if (const std::int64_t turned = r.turned(head); turned < 2 || turned % 2 != 0) {
+  if (const std::int64_t turned = r.turned(head); turned < 2 || turned % 2 != 0 || turned > head) {
     place("rotary/fraction")
         .fail(fmt::format("{} of a head of {} is {} elements", r.fraction, head, turned),
-              "allowed: an even number of elements, at least 2");
+              "allowed: an even number of elements, at least 2, of the head");
   }
   if (r.scaling == RotaryScaling::kNone && r.factor != 1)
     place("rotary/factor")

@@ -266,6 +266,29 @@ void check_muon(const Training& t, const Cursor& at) {
   if (t.stochastic_rounding) refuse("parameters that Muon updates are rounded to the nearest number");
 }
 
+// Chunks of attention fill the sequence of their tower.
+void check_chunks(const Model& m, const Training& t, const Cursor& at) {
+  const Depth depth = depth_of(m);
+  const std::vector<std::int64_t> tokens = tower_tokens(m, t);
+  for (std::size_t k = 0; k < depth.kinds.size(); ++k) {
+    const std::int64_t sequence = tokens[static_cast<std::size_t>(depth.towers[k].own)];
+    const char* const field = sequence == t.sequence ? "sequence" : "target_sequence";
+    depth.kinds[k].for_each_layer([&]<class T>(const T& layer) {
+      if constexpr (std::is_same_v<T, AttentionLayer>) {
+        if (layer.reach(sequence) == sequence) return;
+        if (sequence % layer.chunk != 0)
+          at.child(field).fail(
+              fmt::format("{} is no multiple of the {} tokens of the model's chunks of attention", sequence,
+                          layer.chunk),
+              fmt::format("allowed: up to {0}, or a multiple of {0}", layer.chunk));
+        if (t.dropout > 0)
+          at.child("dropout").fail(fmt::format("{} is not applied to attention in chunks", t.dropout),
+                                   fmt::format("allowed: 0, or {} up to {}", field, layer.chunk));
+      }
+    });
+  }
+}
+
 void check_training(const Problem& p, const Cursor& at) {
   const Training& t = p.scenario.training;
   const Model& m = p.scenario.model;
@@ -297,19 +320,7 @@ void check_training(const Problem& p, const Cursor& at) {
         .fail(fmt::format("{} is longer than the model's {} learned positions", t.target_tokens(),
                           m.max_positions));
   }
-  depth_of(m).for_each_layer([&]<class T>(const T& layer, std::int64_t) {
-    if constexpr (std::is_same_v<T, AttentionLayer>) {
-      if (layer.reach(t.sequence) == t.sequence) return;
-      if (t.sequence % layer.chunk != 0)
-        at.child("sequence")
-            .fail(fmt::format("{} is no multiple of the {} tokens of the model's chunks of attention",
-                              t.sequence, layer.chunk),
-                  fmt::format("allowed: up to {0}, or a multiple of {0}", layer.chunk));
-      if (t.dropout > 0)
-        at.child("dropout").fail(fmt::format("{} is not applied to attention in chunks", t.dropout),
-                                 fmt::format("allowed: 0, or sequence up to {}", layer.chunk));
-    }
-  });
+  check_chunks(m, t, at);
   if (t.stochastic_rounding && (t.precision != Precision::kNoMaster || t.math != Math::kBf16)) {
     at.child("stochastic_rounding")
         .fail(fmt::format("precision \"{}\" with math \"{}\" has nothing to round so", name_of(t.precision),

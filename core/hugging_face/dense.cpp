@@ -106,6 +106,10 @@ Model import_olmo(const HuggingFaceReader& read) {
   m.qk_norm = QkNorm::kAllHeads;
   read.text("activation", "hidden_act", {"silu", "swish"});
   read.refuse_true("attention_bias");
+  if (const auto given = read.config.find("rope_parameters");
+      given != read.config.end() && given->is_object() && given->contains("full_attention"))
+    read.at.child("rope_parameters")
+        .fail("parameters by kind of attention cannot be imported", "allowed: rope_theta and rope_scaling");
   m.rotary = read.rotary(m.max_positions);
   if (read.type == "olmo2") return m;
   std::int64_t window = 4096;
@@ -152,6 +156,9 @@ Model import_cohere(const HuggingFaceReader& read) {
   m.rotary = read.rotary(m.max_positions);
   if (read.type == "cohere") return m;
   std::int64_t window = 4096, every = 4;
+  if (read.config.contains("sliding_window") && !read.says("sliding_window"))
+    read.at.child("sliding_window")
+        .fail("null cannot be imported: then no layer has positions", "allowed: a number of tokens");
   read.whole("sliding_window", window, 1, 1 << 30);
   read.whole("sliding_window_pattern", every, 1, 1 << 20);
   ModelBlock near = standard_block(m);
@@ -165,14 +172,20 @@ Model import_cohere(const HuggingFaceReader& read) {
 // Cohere's.
 Model import_glm_dense(const HuggingFaceReader& read) {
   Model m = llama_like(read);
+  // As transformers does where a field is absent.
   if (!read.says("rms_norm_eps")) m.norm_epsilon = 1.5625e-7;
+  if (m.kv_heads == 0) m.kv_heads = 2;
+  if (m.head_dim == 0) m.head_dim = 128;
   m.form = BlockForm::kSandwichNorm;
   m.qkv_bias = true;
   read.boolean("attention_bias", m.qkv_bias);
   read.text("activation", "hidden_act", {"silu", "swish"});
   m.rotary = read.rotary(m.max_positions);
-  if (!read.config.contains("partial_rotary_factor") && !read.config.contains("rope_parameters"))
-    m.rotary.fraction = 0.5;
+  const auto parameters = read.config.find("rope_parameters");
+  const bool given =
+      read.says("partial_rotary_factor") || (parameters != read.config.end() && parameters->is_object() &&
+                                             parameters->contains("partial_rotary_factor"));
+  if (!given) m.rotary.fraction = 0.5;
   return m;
 }
 

@@ -245,7 +245,8 @@ Model import_granite_experts(const HuggingFaceReader& read) {
   ExpertsLayer e{.experts = 8, .top_k = 2, .ffn_hidden = m.ffn_hidden};
   read.whole("num_local_experts", e.experts, 1, 1 << 16);
   read.whole("num_experts_per_tok", e.top_k, 1, 64);
-  read.whole("shared_intermediate_size", e.shared_ffn_hidden, 0, 1 << 24);
+  read.whole("shared_intermediate_size", e.shared_ffn_hidden, 0,
+             read.type == "granitemoeshared" ? 1 << 24 : 0);
   e.balance_loss = router_loss(read, 0.001);
   read.places["experts"] = read.at.child("num_local_experts");
   read.places["top_k"] = read.at.child("num_experts_per_tok");
@@ -253,7 +254,8 @@ Model import_granite_experts(const HuggingFaceReader& read) {
   return m;
 }
 
-// MiniMax-M2: norms of all heads together, half a head turned, experts of DeepSeek-V3's kind without groups.
+// MiniMax-M2: norms of all heads together, so much of a head turned as rotary_dim says, experts of
+// DeepSeek-V3's kind without groups.
 Model import_minimax(const HuggingFaceReader& read) {
   Model m = llama_like(read);
   m.qk_norm = QkNorm::kAllHeads;
@@ -269,23 +271,23 @@ Model import_minimax(const HuggingFaceReader& read) {
   if (m.head_dim == 0) m.head_dim = 128;
   m.rotary = read.rotary(m.max_positions);
   if (!read.says("rope_theta") && !read.says("rope_parameters")) m.rotary.base = 5e6;
-  std::int64_t turned = 0, shared = 0;
-  read.whole("rotary_dim", turned, 1, 65536);
+  std::int64_t turned = 0;
+  read.whole("rotary_dim", turned, 1, static_cast<double>(m.head_dim));
   if (turned > 0) {
     m.rotary.fraction = static_cast<double>(turned) / static_cast<double>(m.head_dim);
     read.places["rotary/fraction"] = read.at.child("rotary_dim");
   }
-  read.whole("shared_intermediate_size", shared, 0, 1 << 24);
+  std::int64_t shared = 0;
+  read.whole("shared_intermediate_size", shared, 0, 0);  // transformers has no shared experts of the model
   ExpertsLayer e{.experts = 256,
                  .top_k = 8,
                  .ffn_hidden = m.ffn_hidden,
-                 .shared_ffn_hidden = shared,
                  .score = RouterScore::kSigmoid,
                  .bias_rate = 0.001};
   bool biased = true;
   read.boolean("use_routing_bias", biased);
   if (!biased) e.bias_rate = 0;
-  read.whole("num_local_experts", e.experts, 1, 1 << 16);
+  read.whole(read.says("num_local_experts") ? "num_local_experts" : "num_experts", e.experts, 1, 1 << 16);
   read.whole("num_experts_per_tok", e.top_k, 1, 64);
   e.balance_loss = router_loss(read, 0.001);
   read.places["experts"] = read.at.child("num_local_experts");
@@ -342,16 +344,23 @@ Model import_llama4(const HuggingFaceReader& read) {
   static const std::vector<std::string> kKinds{"full_attention", "chunked_attention"};
   const std::vector<std::string> kinds = read.kinds_of_layers(
       m.layers, kKinds, [&](std::int64_t i) { return kKinds[still[static_cast<std::size_t>(i)] ? 0 : 1]; });
-  std::vector<ModelBlock> blocks;
-  for (std::size_t i = 0; i < still.size(); ++i) {
-    ModelBlock& block = blocks.emplace_back(still[i] ? block_without_positions(m) : standard_block(m));
+  // By whether positions turn nothing, attention is in chunks, and there are experts.
+  std::vector<ModelBlock> all;
+  for (std::size_t kind = 0; kind < 8; ++kind) {
+    const bool is_still = (kind & 1U) != 0;
+    ModelBlock& block = all.emplace_back(is_still ? block_without_positions(m) : standard_block(m));
     auto& attention = std::get<AttentionLayer>(block.layers.front().is);
-    if (kinds[i] == kKinds[1]) attention.chunk = chunk;
-    if (still[i] && grows) attention.query_growth = growth;
-    if (!still[i] && norms) attention.qk_norm = QkNorm::kUnweighted;
-    if (listed ? sparse[i] : (static_cast<std::int64_t>(i) + 1) % step == 0) block.layers.back() = {e};
+    if ((kind & 2U) != 0) attention.chunk = chunk;
+    if (is_still && grows) attention.query_growth = growth;
+    if (!is_still && norms) attention.qk_norm = QkNorm::kUnweighted;
+    if ((kind & 4U) != 0) block.layers.back() = {e};
   }
-  m.blocks = runs_of(blocks);
+  std::vector<std::size_t> kind_of;
+  for (std::size_t i = 0; i < still.size(); ++i) {
+    const bool has_experts = listed ? sparse[i] : (static_cast<std::int64_t>(i) + 1) % step == 0;
+    kind_of.push_back((still[i] ? 1U : 0U) | (kinds[i] == kKinds[1] ? 2U : 0U) | (has_experts ? 4U : 0U));
+  }
+  m.blocks = runs_of(all, kind_of);
   return m;
 }
 

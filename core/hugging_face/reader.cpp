@@ -105,7 +105,8 @@ std::vector<bool> HuggingFaceReader::layers_without_positions(std::int64_t layer
   std::vector<bool> out;
   for (std::int64_t i = 0; i < layers; ++i) out.push_back((i + 1) % interval == 0);
   constexpr const char* kList = "no_rope_layers";
-  if (!says(kList) || config[kList].empty()) return out;
+  // Llama 4's files have an empty list where the interval says it.
+  if (!says(kList) || (config[kList].is_array() && config[kList].empty())) return out;
   std::vector<std::int64_t> turned;  // 1 where a layer has positions
   read_value(config[kList], at.child(kList), Field{kList, "", 0, 1}, turned);
   if (std::ssize(turned) != layers)
@@ -135,13 +136,15 @@ Model llama_like(const HuggingFaceReader& read) {
   return m;
 }
 
-std::vector<BlockRun> runs_of(const std::vector<ModelBlock>& blocks) {
-  const auto n = std::ssize(blocks);
+std::vector<BlockRun> runs_of(const std::vector<ModelBlock>& kinds, const std::vector<std::size_t>& kind_of) {
+  const auto n = std::ssize(kind_of);
   const auto first = [&](std::ptrdiff_t count) {
-    return std::vector<ModelBlock>(blocks.begin(), blocks.begin() + count);
+    std::vector<ModelBlock> out;
+    for (std::ptrdiff_t i = 0; i < count; ++i) out.push_back(kinds[kind_of[static_cast<std::size_t>(i)]]);
+    return out;
   };
   std::ptrdiff_t period = 1;
-  while (!std::equal(blocks.begin() + period, blocks.end(), blocks.begin())) ++period;
+  while (!std::equal(kind_of.begin() + period, kind_of.end(), kind_of.begin())) ++period;
   std::vector<BlockRun> out;
   if (2 * period <= n) {
     out.push_back({n / period, first(period)});
@@ -149,20 +152,20 @@ std::vector<BlockRun> runs_of(const std::vector<ModelBlock>& blocks) {
     return out;
   }
   for (std::ptrdiff_t i = 0; i < n; ++i) {
-    const ModelBlock& block = blocks[static_cast<std::size_t>(i)];
-    if (i > 0 && block == blocks[static_cast<std::size_t>(i - 1)])
+    const std::size_t kind = kind_of[static_cast<std::size_t>(i)];
+    if (i > 0 && kind == kind_of[static_cast<std::size_t>(i - 1)])
       ++out.back().times;
     else
-      out.push_back({1, {block}});
+      out.push_back({1, {kinds[kind]}});
   }
   return out;
 }
 
 std::vector<BlockRun> in_turn(const std::vector<bool>& is_one, const ModelBlock& one,
                               const ModelBlock& other) {
-  std::vector<ModelBlock> blocks;
-  for (const bool is : is_one) blocks.push_back(is ? one : other);
-  return runs_of(blocks);
+  std::vector<std::size_t> kind_of;
+  for (const bool is : is_one) kind_of.push_back(is ? 0 : 1);
+  return runs_of({one, other}, kind_of);
 }
 
 void set_windows(Model& m, std::int64_t window, const std::vector<bool>& windowed,

@@ -48,9 +48,9 @@ struct HuggingFaceReader {
 // The flat fields of a model of Llama's kind, with its defaults.
 Model llama_like(const HuggingFaceReader& read);
 
-// Runs of these blocks: a pattern, so often, and what is left of it; or stretches of blocks that are alike,
-// where there is no pattern.
-std::vector<BlockRun> runs_of(const std::vector<ModelBlock>& blocks);
+// Runs of blocks, each a number among `kinds`: a pattern, so often, and what is left of it; or stretches of
+// blocks that are alike, where there is no pattern.
+std::vector<BlockRun> runs_of(const std::vector<ModelBlock>& kinds, const std::vector<std::size_t>& kind_of);
 // The blocks `one` where `is_one` says so and `other` elsewhere.
 std::vector<BlockRun> in_turn(const std::vector<bool>& is_one, const ModelBlock& one,
                               const ModelBlock& other);

@@ -19,8 +19,10 @@ void AttentionLayer::check(std::int64_t hidden, const FieldPlace& place) const {
   if (chunk > 0 && (sliding_window > 0 || !causal))
     place("chunk").fail("chunks are of attention to all tokens before",
                         "allowed: 0, or causal true without sliding_window");
-  if (query_growth.rate > 0 && positions == Positions::kRotary)
-    place("query_growth").fail("queries that turn do not grow", "allowed: positions none");
+  if (query_growth.rate > 0 && positions != Positions::kNone)
+    place("query_growth").fail("queries grow where there are no positions", "allowed: positions none");
+  if (query_growth.rate > 0 && own.head_dim % 2 != 0)
+    place("head_dim").fail(fmt::format("{} is odd", own.head_dim), "allowed: even, for queries that grow");
   if (positions != Positions::kRotary) {
     if (rotary == Rotary{}) return;
     place("rotary").fail(fmt::format("with \"{}\" positions nothing turns", name_of(positions)),

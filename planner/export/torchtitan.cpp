@@ -35,7 +35,9 @@ const Flavor* flavor_of(const Model& m) {
   const auto layers = plain_layers(m);
   if (!layers || m.norm != Norm::kRmsNorm) return nullptr;
   const auto& [a, mlp] = *layers;
-  if (m.embedding_scale != 1 || m.residual_scale != 1 || m.logit_scale != 1 || a.chunk > 0) return nullptr;
+  if (m.embedding_scale != 1 || m.residual_scale != 1 || m.logit_scale != 1 || a.chunk > 0 ||
+      (a.qk_norm != QkNorm::kNone && a.qk_norm != QkNorm::kPerHead))
+    return nullptr;
   if (a.positions != Positions::kRotary || a.bias || a.qkv_bias || a.sliding_window > 0 || a.sinks ||
       !a.causal || mlp.activation != Activation::kSwiglu || mlp.bias)
     return nullptr;

@@ -85,7 +85,7 @@ class BlockGraph {
   Branch scaled(const std::string& base, ValueId x, const Branch& b) {
     if (g_.model.residual_scale == 1) return b;
     if (!b.biases.empty()) throw std::logic_error("biases beside what is scaled");
-    const Placements& whole = g_.placement(x);
+    const Placements whole = g_.placement(x);
     const ValueId y = g_.value(base + "/residual/scaled", g_.model.hidden, whole);
     g_.node(base + "/residual/scale", ops::Scale{g_.rows * g_.model.hidden, g_.model.residual_scale},
             {g_.use(b.value, whole)}, {y});

@@ -170,6 +170,46 @@ TEST(HuggingFace, Llama4IsItsPreset) {
   EXPECT_NE(refusal("llama4_text", R"("moe_layers": [4])").find("/moe_layers"), std::string::npos);
 }
 
+// What would be another model, or none.
+TEST(HuggingFace, FieldsOfOtherModelsAreRefused) {
+  const auto expect = [](const char* type, const char* fields, const char* text) {
+    const std::string said = refusal(type, fields);
+    EXPECT_NE(said.find(text), std::string::npos) << type << ": " << said;
+  };
+  expect("minimax_m2", R"("head_dim": 16, "rotary_dim": 4096)", "/rotary_dim: 4096 is out of range");
+  expect("minimax_m2", R"("shared_intermediate_size": 64)", "/shared_intermediate_size: 64 is out of range");
+  expect("granitemoe", R"("shared_intermediate_size": 64)", "/shared_intermediate_size: 64 is out of range");
+  expect("cohere2", R"("sliding_window": null)", "/sliding_window: null cannot be imported");
+  expect("olmo3", R"("rope_parameters": {"full_attention": {"rope_theta": 5e5}})",
+         "/rope_parameters: parameters by kind of attention");
+  EXPECT_EQ(import("minimax_m2", R"("num_experts": 4, "num_experts_per_tok": 2, "hidden_size": 64,
+      "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8,
+      "intermediate_size": 32, "vocab_size": 256)")
+                .blocks.size(),
+            1U);
+  // As transformers does where fields are absent.
+  const Model glm = import("glm4", R"("hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32,
+      "intermediate_size": 128, "vocab_size": 256, "rope_parameters": {"rope_theta": 10000.0})");
+  EXPECT_EQ(glm.kv_heads, 2);
+  EXPECT_EQ(glm.head_dim, 128);
+  EXPECT_EQ(glm.rotary.fraction, 0.5);
+}
+
+// Ten thousand layers without a pattern, each with 4,096 factors: blocks are compared by their kind.
+TEST(HuggingFace, ManyLayersWithoutAPatternAreReadAtOnce) {
+  std::string turned = "1", factors = "1";
+  for (int i = 1; i < 9999; ++i) turned += ",1";
+  for (int i = 1; i < 4096; ++i) factors += ",1";
+  const Model m = import("smollm3", fmt::format(R"("hidden_size": 8192, "num_hidden_layers": 10000,
+      "num_attention_heads": 1, "num_key_value_heads": 1, "intermediate_size": 8, "vocab_size": 256,
+      "max_position_embeddings": 65536, "no_rope_layers": [{}, 0], "rope_scaling": {{"rope_type": "longrope",
+      "factor": 8, "original_max_position_embeddings": 8192, "short_factor": [{}], "long_factor": [{}]}})",
+                                                turned, factors, factors));
+  ASSERT_EQ(m.blocks.size(), 2U);
+  EXPECT_EQ(m.blocks[0].times, 9999);
+  EXPECT_EQ(m.blocks[1].times, 1);
+}
+
 // Growth by the published formula: positions 0 to 6 keep their queries, 7 begins the second eight.
 TEST(Rotary, QueriesGrowByTheLogarithmOfTheirPositions) {
   const QueryGrowth g{.rate = 0.1, .positions = 8};
@@ -203,7 +243,7 @@ TEST(Attention, ChunksAndGrowthFitWhatIsBesideThem) {
   a = plain;
   a.positions = Positions::kRotary;
   a.query_growth.rate = 0.1;
-  EXPECT_NE(problem(a).find("/query_growth: queries that turn do not grow"), std::string::npos);
+  EXPECT_NE(problem(a).find("/query_growth: queries grow where there are no positions"), std::string::npos);
 }
 
 }  // namespace
