@@ -221,7 +221,8 @@ Scenario read_scenario(const Json& json, const Cursor& at);
 Problem load_problem(const std::filesystem::path& file, const DataFolders& data);
 // Loads what the scenario at `at` names. Throws InputError where the parts do not fit each other.
 Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data);
-// Fails where tokens do not see those before them alone, or no length was recorded.
+// Fails where tokens do not see those before them alone, attention in chunks would cut documents, or no
+// length was recorded. `sequence`: tokens.
 void check_documents(const Model& model, const Documents& documents, std::int64_t sequence, const Cursor& at);
 // Fails where the load is none of the model's layers.
 void check_expert_load(const Model& model, const ExpertLoad& load, const Cursor& at);

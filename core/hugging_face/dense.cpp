@@ -7,6 +7,27 @@
 #include "core/hugging_face/families.h"
 
 namespace orrery {
+namespace {
+
+// Blocks with a window where `windowed` says so, and the model's own elsewhere. Nothing where all are alike,
+// which the flat fields then say.
+void set_windows(Model& m, std::int64_t window, const std::vector<bool>& windowed,
+                 const Rotary& rotary_of_windows) {
+  ModelBlock with = standard_block(m);
+  auto& attention = std::get<AttentionLayer>(with.layers.front().is);
+  attention.sliding_window = window;
+  attention.rotary = rotary_of_windows;
+  const auto n = static_cast<std::int64_t>(windowed.size());
+  if (std::count(windowed.begin(), windowed.end(), true) == n) {
+    m.sliding_window = window;
+    m.rotary = rotary_of_windows;
+    return;
+  }
+  if (std::count(windowed.begin(), windowed.end(), true) == 0) return;
+  m.blocks = in_turn(windowed, with, standard_block(m));
+}
+
+}  // namespace
 
 Model import_gpt2(const HuggingFaceReader& read) {
   Model m;

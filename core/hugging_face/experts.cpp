@@ -7,6 +7,37 @@
 #include "core/hugging_face/families.h"
 
 namespace orrery {
+namespace {
+
+// Blocks whose MLPs are mixtures of experts where `sparse` says so; and everywhere.
+void set_experts(Model& m, const ExpertsLayer& experts, const std::vector<bool>& sparse) {
+  ModelBlock with = standard_block(m);
+  with.layers.back() = {experts};
+  if (std::count(sparse.begin(), sparse.end(), true) > 0) m.blocks = in_turn(sparse, with, standard_block(m));
+}
+void set_experts(Model& m, const ExpertsLayer& experts) {
+  set_experts(m, experts, std::vector<bool>(static_cast<std::size_t>(m.layers), true));
+}
+
+// How many experts there are, and how many of them a token has.
+void read_choice(const HuggingFaceReader& read, const char* all, ExpertsLayer& e,
+                 const char* of_token = "num_experts_per_tok") {
+  read.whole(all, e.experts, 1, 1 << 16);
+  read.whole(of_token, e.top_k, 1, 64);
+  read.places["experts"] = read.at.child(all);
+  read.places["top_k"] = read.at.child(of_token);
+}
+
+// The factor of the auxiliary loss, which transformers adds where it is asked for the router's logits.
+double router_loss(const HuggingFaceReader& read, double otherwise) {
+  bool asked = false;
+  read.boolean("output_router_logits", asked);
+  double factor = otherwise;
+  read.number("router_aux_loss_coef", factor, 0, 1e3);
+  return asked ? factor : 0;
+}
+
+}  // namespace
 
 // Mixtral, Qwen2-MoE and Qwen3-MoE.
 Model import_sparse(const HuggingFaceReader& read) {
@@ -29,10 +60,7 @@ Model import_sparse(const HuggingFaceReader& read) {
                  .normalised = mixtral};
   const char* const count =
       mixtral || !read.config.contains("num_experts") ? "num_local_experts" : "num_experts";
-  read.whole(count, e.experts, 1, 1 << 16);
-  read.whole("num_experts_per_tok", e.top_k, 1, 64);
-  read.places["experts"] = read.at.child(count);
-  read.places["top_k"] = read.at.child("num_experts_per_tok");
+  read_choice(read, count, e);
   e.balance_loss = router_loss(read, 0.001);
   std::vector<bool> sparse(static_cast<std::size_t>(m.layers), true);
   if (!mixtral) {
@@ -103,8 +131,7 @@ Model import_deepseek(const HuggingFaceReader& read) {
                  .top_groups = second ? 1 : 4,
                  .bias_rate = second ? 0 : 0.001};
   std::int64_t shared = second ? 2 : 1, dense = second ? 1 : 3, step = 1;
-  read.whole("n_routed_experts", e.experts, 1, 1 << 16);
-  read.whole("num_experts_per_tok", e.top_k, 1, 64);
+  read_choice(read, "n_routed_experts", e);
   read.whole("moe_intermediate_size", e.ffn_hidden, 1, 1 << 24);
   read.boolean("norm_topk_prob", e.normalised);
   read.number("routed_scaling_factor", e.weight_scale, 1e-6, 1e6);
@@ -119,8 +146,6 @@ Model import_deepseek(const HuggingFaceReader& read) {
   }
   if (second) read.number("aux_loss_alpha", e.balance_loss, 0, 1e3);
   e.shared_ffn_hidden = shared * e.ffn_hidden;
-  read.places["experts"] = read.at.child("n_routed_experts");
-  read.places["top_k"] = read.at.child("num_experts_per_tok");
   read.places["groups"] = read.at.child("n_group");
 
   std::vector<bool> sparse;
@@ -160,8 +185,7 @@ Model import_glm(const HuggingFaceReader& read) {
       .experts = 128, .top_k = 8, .ffn_hidden = 1408, .score = RouterScore::kSigmoid, .bias_rate = 0.001};
   std::int64_t shared = 1, dense = dots ? 0 : 1;
   if (dots) e.normalised = false;
-  read.whole("n_routed_experts", e.experts, 1, 1 << 16);
-  read.whole("num_experts_per_tok", e.top_k, 1, 64);
+  read_choice(read, "n_routed_experts", e);
   read.whole("moe_intermediate_size", e.ffn_hidden, 1, 1 << 24);
   read.boolean("norm_topk_prob", e.normalised);
   read.number("routed_scaling_factor", e.weight_scale, 1e-6, 1e6);
@@ -170,8 +194,6 @@ Model import_glm(const HuggingFaceReader& read) {
   read.whole("n_shared_experts", shared, 0, 1024);
   read.whole("first_k_dense_replace", dense, 0, 1 << 20);
   e.shared_ffn_hidden = shared * e.ffn_hidden;
-  read.places["experts"] = read.at.child("n_routed_experts");
-  read.places["top_k"] = read.at.child("num_experts_per_tok");
   read.places["groups"] = read.at.child("n_group");
   std::vector<bool> sparse;
   for (std::int64_t i = 0; i < m.layers; ++i) sparse.push_back(i >= dense);
@@ -200,11 +222,8 @@ Model import_gpt_oss(const HuggingFaceReader& read) {
                  .ffn_hidden = m.ffn_hidden,
                  .biases = true,
                  .activation = Activation::kClampedSwiglu};
-  read.whole("num_local_experts", e.experts, 1, 1 << 16);
-  read.whole(read.config.contains("experts_per_token") ? "experts_per_token" : "num_experts_per_tok", e.top_k,
-             1, 64);
-  read.places["experts"] = read.at.child("num_local_experts");
-  read.places["top_k"] = read.at.child("num_experts_per_tok");
+  read_choice(read, "num_local_experts", e,
+              read.config.contains("experts_per_token") ? "experts_per_token" : "num_experts_per_tok");
   e.balance_loss = router_loss(read, 0.9);
   std::int64_t window = 128;
   read.integer("sliding_window", {"sliding_window"}, window, false);
@@ -229,13 +248,10 @@ Model import_olmoe(const HuggingFaceReader& read) {
     read.at.child("clip_qkv").fail(shown(read.config["clip_qkv"]) + " cannot be imported", "allowed: null");
   m.rotary = read.rotary(m.max_positions);
   ExpertsLayer e{.experts = 64, .top_k = 8, .ffn_hidden = m.ffn_hidden, .normalised = false};
-  read.whole("num_experts", e.experts, 1, 1 << 16);
-  read.whole("num_experts_per_tok", e.top_k, 1, 64);
+  read_choice(read, "num_experts", e);
   read.boolean("norm_topk_prob", e.normalised);
   e.balance_loss = router_loss(read, 0.01);
-  read.places["experts"] = read.at.child("num_experts");
-  read.places["top_k"] = read.at.child("num_experts_per_tok");
-  set_experts(m, e, std::vector<bool>(static_cast<std::size_t>(m.layers), true));
+  set_experts(m, e);
   return m;
 }
 
@@ -243,14 +259,11 @@ Model import_olmoe(const HuggingFaceReader& read) {
 Model import_granite_experts(const HuggingFaceReader& read) {
   Model m = import_granite(read);
   ExpertsLayer e{.experts = 8, .top_k = 2, .ffn_hidden = m.ffn_hidden};
-  read.whole("num_local_experts", e.experts, 1, 1 << 16);
-  read.whole("num_experts_per_tok", e.top_k, 1, 64);
+  read_choice(read, "num_local_experts", e);
   read.whole("shared_intermediate_size", e.shared_ffn_hidden, 0,
              read.type == "granitemoeshared" ? 1 << 24 : 0);
   e.balance_loss = router_loss(read, 0.001);
-  read.places["experts"] = read.at.child("num_local_experts");
-  read.places["top_k"] = read.at.child("num_experts_per_tok");
-  set_experts(m, e, std::vector<bool>(static_cast<std::size_t>(m.layers), true));
+  set_experts(m, e);
   return m;
 }
 
@@ -287,12 +300,9 @@ Model import_minimax(const HuggingFaceReader& read) {
   bool biased = true;
   read.boolean("use_routing_bias", biased);
   if (!biased) e.bias_rate = 0;
-  read.whole(read.says("num_local_experts") ? "num_local_experts" : "num_experts", e.experts, 1, 1 << 16);
-  read.whole("num_experts_per_tok", e.top_k, 1, 64);
+  read_choice(read, read.says("num_local_experts") ? "num_local_experts" : "num_experts", e);
   e.balance_loss = router_loss(read, 0.001);
-  read.places["experts"] = read.at.child("num_local_experts");
-  read.places["top_k"] = read.at.child("num_experts_per_tok");
-  set_experts(m, e, std::vector<bool>(static_cast<std::size_t>(m.layers), true));
+  set_experts(m, e);
   return m;
 }
 
@@ -316,11 +326,7 @@ Model import_llama4(const HuggingFaceReader& read) {
                  .score = RouterScore::kSigmoid,
                  .normalised = false,
                  .weighs_inputs = true};
-  read.whole("num_local_experts", e.experts, 1, 1 << 16);
-  read.whole("num_experts_per_tok", e.top_k, 1, 64);
-  e.balance_loss = router_loss(read, 0.001);
-  read.places["experts"] = read.at.child("num_local_experts");
-  read.places["top_k"] = read.at.child("num_experts_per_tok");
+  read_choice(read, "num_local_experts", e);
   m.ffn_hidden = 16384;
   read.integer("ffn_hidden", {"intermediate_size_mlp"}, m.ffn_hidden, false);
 

@@ -168,42 +168,12 @@ std::vector<BlockRun> in_turn(const std::vector<bool>& is_one, const ModelBlock&
   return runs_of({one, other}, kind_of);
 }
 
-void set_windows(Model& m, std::int64_t window, const std::vector<bool>& windowed,
-                 const Rotary& rotary_of_windows) {
-  ModelBlock with = standard_block(m);
-  auto& attention = std::get<AttentionLayer>(with.layers.front().is);
-  attention.sliding_window = window;
-  attention.rotary = rotary_of_windows;
-  const auto n = static_cast<std::int64_t>(windowed.size());
-  if (std::count(windowed.begin(), windowed.end(), true) == n) {
-    m.sliding_window = window;
-    m.rotary = rotary_of_windows;
-    return;
-  }
-  if (std::count(windowed.begin(), windowed.end(), true) == 0) return;
-  m.blocks = in_turn(windowed, with, standard_block(m));
-}
-
 ModelBlock block_without_positions(const Model& m) {
   ModelBlock out = standard_block(m);
   auto& attention = std::get<AttentionLayer>(out.layers.front().is);
   attention.positions = Positions::kNone;
   attention.rotary = {};
   return out;
-}
-
-void set_experts(Model& m, const ExpertsLayer& experts, const std::vector<bool>& sparse) {
-  ModelBlock with = standard_block(m);
-  with.layers.back() = {experts};
-  if (std::count(sparse.begin(), sparse.end(), true) > 0) m.blocks = in_turn(sparse, with, standard_block(m));
-}
-
-double router_loss(const HuggingFaceReader& read, double otherwise) {
-  bool asked = false;
-  read.boolean("output_router_logits", asked);
-  double factor = otherwise;
-  read.number("router_aux_loss_coef", factor, 0, 1e3);
-  return asked ? factor : 0;
 }
 
 }  // namespace orrery

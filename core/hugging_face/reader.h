@@ -55,16 +55,7 @@ std::vector<BlockRun> runs_of(const std::vector<ModelBlock>& kinds, const std::v
 std::vector<BlockRun> in_turn(const std::vector<bool>& is_one, const ModelBlock& one,
                               const ModelBlock& other);
 
-// Blocks with a window where `windowed` says so, and the model's own elsewhere. Nothing where all are alike,
-// which the flat fields then say.
-void set_windows(Model& m, std::int64_t window, const std::vector<bool>& windowed,
-                 const Rotary& rotary_of_windows);
-// Blocks whose MLPs are mixtures of experts where `sparse` says so.
-void set_experts(Model& m, const ExpertsLayer& experts, const std::vector<bool>& sparse);
 // The model's block, whose tokens have no positions.
 ModelBlock block_without_positions(const Model& m);
-
-// The factor of the auxiliary loss, which transformers adds where it is asked for the router's logits.
-double router_loss(const HuggingFaceReader& read, double otherwise);
 
 }  // namespace orrery
