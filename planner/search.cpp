@@ -180,11 +180,8 @@ class Worker {
   // Plans slower than the limits are not wanted.
   void run(const Space::Outer& outer, const Limits& limits, Partial& into) {
     limits_ = limits;
-    const Plan whole = outer.plan();
-    // What one type of nodes does in a time bounds no plan that uses others.
-    const bool bound = options_.bound && !mixed_ && whole.ranks() <= cluster_.devices();
-    const Time work = bound ? estimator_.least_work(whole) : Time{0};
-    const auto wanted = [&](const Plan& p) { return work * p.micro_batches / p.pp <= limit(p, into); };
+    find_work(outer.plan());
+    const auto wanted = [&](const Plan& p) { return least_time(p) <= limit(p, into); };
     const Space::Counts c =
         space_.visit(outer, {.plan = [&](const Plan& plan) { return consider(plan, into); },
                              .wanted = wanted,
@@ -195,6 +192,20 @@ class Worker {
   }
 
  private:
+  // What one type of nodes does in a time bounds no plan that uses others.
+  void find_work(Plan whole) {
+    work_ = work_twice_forward_ = Time{0};
+    if (!options_.bound || mixed_ || whole.ranks() > cluster_.devices()) return;
+    work_ = estimator_.least_work(whole);
+    whole.recompute = Recompute::kFull;
+    work_twice_forward_ = estimator_.least_work(whole);
+  }
+  // As far as it is known before anything of the plan is priced.
+  Time least_time(const Plan& p) const {
+    const Time work = recomputes_all(p) ? work_twice_forward_ : work_;
+    return work * p.micro_batches / p.pp;
+  }
+
   Time limit(const Plan& plan, const Partial& into) const {
     if (!options_.by_nodes) return std::min(limits_.best, into.best.limit());
     const std::int64_t nodes = nodes_of(plan, cluster_);
@@ -207,11 +218,21 @@ class Worker {
   // False: what it holds all through a step is so much too large that no answer names such a plan.
   bool may_hold(const Plan& plan, const Partial& into) {
     if (!options_.bound || mixed_) return true;
-    const Bytes device = estimator_.device_bytes(plan, estimator_.least_peak(plan));
-    if (device <= usable(problem_, problem_.devices[0].memory) * kNamed) return true;
+    const Bytes device = estimator_.device_bytes(plan, estimator_.held_bytes(plan).most);
+    return device <= capacity() * kNamed || may_be_smallest(device, into);
+  }
+  // Where none fits, the smallest is named.
+  bool may_be_smallest(Bytes device, const Partial& into) const {
     return !limits_.fits && into.counts.feasible == 0 &&
            device < std::min(limits_.smallest, into.smallest ? into.smallest->device : limits_.smallest);
   }
+  // A plan of at least so many bytes, and that time.
+  bool may_be_named(Bytes device, Time least, const Partial& into) const {
+    if (device <= capacity() || may_be_smallest(device, into)) return true;
+    return device <= capacity() * kNamed && least <= too_big_limit(into);
+  }
+  // Of one type of nodes.
+  Bytes capacity() const { return usable(problem_, problem_.devices[0].memory); }
 
   // Shards of fewer replicas are no smaller, but may be on other nodes.
   Space::Verdict consider(const Plan& plan, Partial& into) {
@@ -233,11 +254,21 @@ class Worker {
   }
 
   Space::Verdict consider_one(const Plan& plan, Partial& into) {
+    Bytes device{0};
+    const auto too_large = [&] {
+      ++into.counts.bounded;
+      return device <= capacity() + spared_ ? Space::Verdict::kSeen : Space::Verdict::kTooLarge;
+    };
+    if (options_.bound && !mixed_) {
+      device = estimator_.device_bytes(plan, estimator_.least_peak(plan, estimator_.held_bytes(plan)));
+      if (!may_be_named(device, least_time(plan), into)) return too_large();
+    }
     const Time least = options_.bound ? estimator_.lower_bound(plan) : Time{0};
     if (least > limit(plan, into)) {
       ++into.counts.bounded;
       return Space::Verdict::kTooSlow;
     }
+    if (!may_be_named(device, least, into)) return too_large();
     ++into.counts.costed;
     const sim::Estimate peak = estimator_.peak(plan);
     Candidate c{.plan = plan,
@@ -282,6 +313,7 @@ class Worker {
   const bool mixed_;    // nodes are of several types
   const Bytes spared_;  // what one replica alone needs less than several
   Limits limits_;
+  Time work_{0}, work_twice_forward_{0};  // of a micro-batch through all layers, of the outer combination
   sim::Estimator estimator_;
 };
 

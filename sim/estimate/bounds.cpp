@@ -7,6 +7,7 @@
 
 #include "program/schedule.h"
 #include "sim/estimate/estimate.h"
+#include "sim/estimate/pipeline_parts.h"
 
 namespace orrery::sim {
 
@@ -94,9 +95,9 @@ Time Estimator::least_work(const Plan& whole) {
   return Time{of_micro_batch(cost, &WorkCost::time) - of_micro_batch(cost, &WorkCost::waiting)};
 }
 
-Bytes Estimator::least_peak(const Plan& plan) {
+Estimator::HeldBytes Estimator::held_bytes(const Plan& plan) {
   ranges_of_chunks(plan, held_by_other_);
-  std::int64_t most = 0;
+  HeldBytes out;
   for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
     const auto like_last = [&](std::int64_t c) {
       const auto at = [&](std::int64_t s) {
@@ -110,9 +111,36 @@ Bytes Estimator::least_peak(const Plan& plan) {
     if (same) continue;
     look_at_stage(plan, stage, held_by_other_);
     hold_units(plan);
-    most = std::max(most, static_bytes(plan).device);
+    const Bytes held{static_bytes(plan).device};
+    out.most = std::max(out.most, held);
+    if (stage == 0) out.first = held;
   }
-  return Bytes{most};
+  return out;
+}
+
+// Backwards free all that forwards left, and side by side with them no more forwards come first.
+Bytes Estimator::least_peak(const Plan& plan, const HeldBytes& held) {
+  ranges_of_chunks(plan, held_by_other_);
+  std::vector<ChunkCost> chunks(static_cast<std::size_t>(plan.vpp));
+  std::vector<const ChunkCost*> costs;
+  std::int64_t once = 0;
+  for (std::int64_t c = 0; c < plan.vpp; ++c) {
+    const std::int64_t g = program::global_chunk(chunk_placement(plan), plan.pp, 0, c);
+    const BlockRange& blocks = held_by_other_[static_cast<std::size_t>(g)];
+    const std::int64_t recomputed =
+        plan.recompute == Recompute::kFull ? recomputed_layers(plan, g, blocks.blocks) : 0;
+    const std::int64_t left = chunk_costs_.least_left(plan, blocks, recomputed);
+    ChunkCost& cost = chunks[static_cast<std::size_t>(c)];
+    cost[kChunkForward].peak = cost[kChunkForward].net = left;
+    cost[kChunkBackward].net = cost[kChunkBackwardInput].net = -left;
+    costs.push_back(&cost);
+    once += left;
+  }
+  const PipelineShape shape{
+      .schedule = plan.schedule, .p = plan.pp, .v = plan.vpp, .m = plan.micro_batches};
+  const std::int64_t left =
+      always_walked(plan.schedule) ? once : stage_peak(shape, {.chunks = std::move(costs)}, 0, 0);
+  return std::max(held.most, held.first + Bytes{left});
 }
 
 // A chunk's activations are there for as many micro-batches as are on their way through the stages behind it.

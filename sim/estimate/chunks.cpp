@@ -660,6 +660,33 @@ const PairCost& ChunkCosts::pair(const ChunkKey& k, Role role, const BlockRange&
   return l.pairs.back().pair;
 }
 
+std::int64_t ChunkCosts::least_left(const Plan& plan, const BlockRange& blocks, std::int64_t recomputed) {
+  if (plan.offloaded_layers() > 0) return 0;
+  Plan p = plan;
+  p.zero = 0;
+  p.offload.reset();
+  p.overlap_exchanges = false;
+  p.schedule = Schedule::k1F1B;
+  const auto left = [&](std::int64_t begin, std::int64_t end, Recompute recompute) {
+    p.recompute = recompute;
+    p.recompute_layers = 1;
+    p.recompute_first = 0;
+    Structure& structure = samples_->of(key(p, cluster_.devices_per_node));
+    const std::lock_guard lock(structure.mutex);
+    const std::vector<Line>& by_kind = structure.left();
+    std::int64_t sum = 0;
+    for (std::int64_t b = begin; b < end && !by_kind.empty(); ++b)
+      sum += by_kind[depth().kind_index(b)].at(plan.micro_batch / structure.least_micro_batch);
+    return sum;
+  };
+  const std::int64_t end = blocks.first + blocks.blocks;
+  if (plan.recompute != Recompute::kFull) return left(blocks.first, end, plan.recompute);
+  const std::int64_t kept = blocks.first + recomputed;
+  // Of blocks that are recomputed together, what the first one begins with.
+  const std::int64_t groups = recomputed / plan.recompute_layers;
+  return left(blocks.first, blocks.first + groups, Recompute::kFull) + left(kept, end, Recompute::kNone);
+}
+
 void ChunkCosts::forget_sizes() {
   layouts_.clear();
   recent_ = nullptr;

@@ -147,6 +147,9 @@ class ChunkCosts {
   const ChunkCost& cost(const ChunkKey& key, Role role, const BlockRange& blocks);
   // Of that chunk, where its ranks exchange tokens for their experts.
   const PairCost& pair(const ChunkKey& key, Role role, const BlockRange& blocks);
+  // Bytes that a micro-batch's forward leaves for its backward of these blocks, the first of which so many
+  // are recomputed, at the least; nothing is priced for it. Offloaded ones leave nothing.
+  std::int64_t least_left(const Plan& plan, const BlockRange& blocks, std::int64_t recomputed);
   // Forgets what belongs to a micro-batch size and a placement, and keeps what all of them share.
   void forget_sizes();
   const program::SampleSizes& sample_sizes() const { return sample_; }

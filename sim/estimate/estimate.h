@@ -64,9 +64,14 @@ class Estimator {
   // The plan takes no less time than this; cheaper than the estimate.
   Time lower_bound(const Plan& plan);
 
-  // Nor has it fewer bytes than this: what a device of the fullest stage holds all through a step, whatever
-  // is recomputed. Nothing is priced for it.
-  Bytes least_peak(const Plan& plan);
+  // What a device holds all through a step, whatever is recomputed: of the fullest stage, and of the first.
+  struct HeldBytes {
+    Bytes most, first;
+  };
+  HeldBytes held_bytes(const Plan& plan);
+  // Nor has the plan fewer bytes than this: those, and what forwards leave on the first stage. Nothing is
+  // priced for it.
+  Bytes least_peak(const Plan& plan, const HeldBytes& held);
 
   // Of a plan whose pp and dp are 1: the compute of one micro-batch through all layers, nothing recomputed.
   // Plans of the same tp, micro-batch, rank order and sequence parallelism take no less time than this times

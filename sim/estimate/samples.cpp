@@ -283,16 +283,10 @@ SmallSegment Structure::shrink(const Segment& one, const Segment& two, const Lan
   return out;
 }
 
-const Sample& Structure::sample(Role role, const ChunkContent& content) {
-  for (const Sample& s : samples_) {
-    if (s.role == role && s.content == content) return s;
-  }
-  Plan p = plan_;
+Structure::Small Structure::small(Role role, const ChunkContent& content) const {
+  Small out{.model = model_, .plan = plan_, .stage = stage_of(role)};
+  Plan& p = out.plan;
   p.pp = role == Role::kOnly ? 1 : 3;
-  const std::int64_t stage = stage_of(role);
-  // What is reduced once a step is the end's.
-  Stack stack = stack_;
-  stack.overlap_grad_reduce &= key_.zero >= 2;
   p.micro_batch = least_micro_batch;
   if (key_.runs_on()) p.micro_batches *= p.pp;  // enough that a step in the steady state is among them
   BlockRun chunk;
@@ -303,7 +297,7 @@ const Sample& Structure::sample(Role role, const ChunkContent& content) {
       last_kind = depth_.kind_index(b);
     }
   }
-  const auto blocks = static_cast<std::int64_t>(chunk.blocks.size());
+  out.blocks = static_cast<std::int64_t>(chunk.blocks.size());
   std::int64_t offloaded = 0;
   for (const BlockRange& part : content) offloaded += part.offloaded ? part.blocks : 0;
   if (offloaded > 0) {
@@ -314,8 +308,8 @@ const Sample& Structure::sample(Role role, const ChunkContent& content) {
     for (const BlockRange& part : content) p.recompute_first += part.recomputed ? part.blocks : 0;
     if (p.recompute_first == 0) p.recompute = Recompute::kNone;
   }
-  p.chunk_layers.assign(static_cast<std::size_t>(p.pp), blocks);
-  Model m = model_;
+  p.chunk_layers.assign(static_cast<std::size_t>(p.pp), out.blocks);
+  Model& m = out.model;
   m.blocks.assign(static_cast<std::size_t>(p.pp), chunk);
   // Towers end in the model's last block.
   if (!m.inputs.empty() && depth_.kind_index(depth_.blocks() - 1) != last_kind) {
@@ -323,8 +317,19 @@ const Sample& Structure::sample(Role role, const ChunkContent& content) {
     ++p.chunk_layers.back();
   }
   // Chunks of no blocks: the model has one that is in no chunk.
-  if (blocks == 0 && p.chunk_layers.back() == 0) m.blocks = {{1, {depth_.kind(depth_.blocks() - 1)}}};
+  if (out.blocks == 0 && p.chunk_layers.back() == 0) m.blocks = {{1, {depth_.kind(depth_.blocks() - 1)}}};
   m.layers = std::accumulate(p.chunk_layers.begin(), p.chunk_layers.end(), std::int64_t{0});
+  return out;
+}
+
+const Sample& Structure::sample(Role role, const ChunkContent& content) {
+  for (const Sample& s : samples_) {
+    if (s.role == role && s.content == content) return s;
+  }
+  // What is reduced once a step is the end's.
+  Stack stack = stack_;
+  stack.overlap_grad_reduce &= key_.zero >= 2;
+  auto [m, p, stage, blocks] = small(role, content);
   const program::Program one =
       program::compile_stage(m, p, training_, stack, stage, program::Detail::kUnnamed);
   p.micro_batch *= 2;
@@ -361,6 +366,40 @@ const Sample& Structure::sample(Role role, const ChunkContent& content) {
     }
   }
   return sample;
+}
+
+// Of a chunk with a block of each kind. The last one's output goes to the next stage: one block more is behind
+// those that count.
+const std::vector<Line>& Structure::left() {
+  if (left_) return *left_;
+  left_.emplace();
+  if (training_.adapter || !model_.inputs.empty()) return *left_;
+  ChunkContent content;
+  for (std::size_t k = 0; k <= depth_.kinds.size(); ++k) {
+    const auto of_kind = static_cast<std::int32_t>(k % depth_.kinds.size());
+    const auto first = std::find(depth_.kind_of.begin(), depth_.kind_of.end(), of_kind);
+    content.push_back({first - depth_.kind_of.begin(), 1});
+  }
+  auto [m, p, stage, blocks] = small(Role::kMiddle, content);
+  left_->resize(depth_.kinds.size());
+  for (const auto at : {&Line::at_one, &Line::more}) {
+    const program::Program sized =
+        program::compile_stage(m, p, training_, stack_, stage, program::Detail::kSizes);
+    const program::RankClass& rank = sized.classes[static_cast<std::size_t>(stage)];
+    for (const Segment& s : rank.segments) {
+      if (s.kind != SegmentKind::kForward) continue;
+      for (const program::MemoryEvent& e : s.memory) {
+        const program::Buffer& b = rank.buffers[static_cast<std::size_t>(e.buffer)];
+        const Op& op = s.ops[static_cast<std::size_t>(e.op)];
+        const auto kind = static_cast<std::size_t>(op.layer - stage * blocks);
+        if (e.allocate && b.life == program::Life::kSaved && op.layer >= 0 && kind < left_->size())
+          (*left_)[kind].*at += b.bytes.value;
+      }
+    }
+    p.micro_batch *= 2;
+  }
+  for (Line& line : *left_) line.more -= line.at_one;
+  return *left_;
 }
 
 Structure& Samples::of(const ChunkKey& key) {

@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -82,8 +83,18 @@ class Structure {
   std::mutex mutex;
   const Sample& sample(Role role, const ChunkContent& content);
   const std::vector<OpShape>& shapes() const { return shapes_; }  // more with every new sample
+  // By kind of block: bytes that a forward leaves of it for its backward, at the least. Empty of models with
+  // adapters, or of several towers.
+  const std::vector<Line>& left();
 
  private:
+  // What a sample is compiled from, at the smallest micro-batch.
+  struct Small {
+    Model model;
+    Plan plan;
+    std::int64_t stage = 0, blocks = 0;  // of its chunk
+  };
+  Small small(Role role, const ChunkContent& content) const;
   SmallSegment shrink(const program::Segment& one, const program::Segment& two, const LaneOfStream& lane_of,
                       const std::vector<Waits>& earlier, std::vector<Line> peaks);
   // With the axes of the key; as few replicas as may be.
@@ -97,6 +108,7 @@ class Structure {
   const Training& training_;
   const Stack& stack_;
   std::deque<Sample> samples_;
+  std::optional<std::vector<Line>> left_;  // once asked for
   std::vector<OpShape> shapes_;
   std::unordered_multimap<std::size_t, std::int32_t> known_;  // hash of a shape -> index
 };

@@ -560,12 +560,15 @@ std::string memory_problem(const RandomCase& c, const program::Program& program,
   p.cluster =
       read_fields<Cluster>(load_json(std::string(ORRERY_ROOT) + "/topologies/laptop-cpu.json"), Cursor{""});
   const sim::Topology topology(p.cluster);
-  const sim::Estimate estimate = sim::Estimator(p, topology).estimate(c.plan);
+  sim::Estimator estimator(p, topology);
+  const sim::Estimate estimate = estimator.estimate(c.plan);
   Bytes peak;
   for (const program::RankClass& of : program.classes) peak = std::max(peak, of.logical_peak);
   if (estimate.peak != peak)
     return "the estimate's peak is " + std::to_string(estimate.peak.value) + ", the program's " +
            std::to_string(peak.value);
+  if (const Bytes least = estimator.least_peak(c.plan, estimator.held_bytes(c.plan)); least > peak)
+    return "the peak's bound is " + std::to_string(least.value) + ", the peak " + std::to_string(peak.value);
   for (std::size_t rank = 0; rank < r.arena_bytes.size(); ++rank) {
     const auto stage = program.stage_of(static_cast<std::int64_t>(rank));
     const program::RankClass& of = program.classes[static_cast<std::size_t>(stage)];

@@ -65,6 +65,7 @@ class Extremes {
     EXPECT_LE(e.step, kLongestStep);
     EXPECT_GT(e.step.value, 0);
     EXPECT_GT(e.peak.value, 0);
+    EXPECT_LE(estimator.least_peak(plan, estimator.held_bytes(plan)), e.peak);
     EXPECT_GE(estimator.device_bytes(plan, e.peak), e.peak);
     ++estimated;
     too_long += e.step == kLongestStep;
