@@ -261,7 +261,9 @@ class Worker {
     };
     if (options_.bound && !mixed_) {
       device = estimator_.device_bytes(plan, estimator_.least_peak(plan, estimator_.held_bytes(plan)));
-      if (!may_be_named(device, least_time(plan), into)) return too_large();
+      // The one that recomputes nothing comes first: where it is too slow, nothing of the others is priced.
+      if (plan.recompute != Recompute::kNone && !may_be_named(device, least_time(plan), into))
+        return too_large();
     }
     const Time least = options_.bound ? estimator_.lower_bound(plan) : Time{0};
     if (least > limit(plan, into)) {
