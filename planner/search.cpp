@@ -180,7 +180,10 @@ class Worker {
   // Plans slower than the limits are not wanted.
   void run(const Space::Outer& outer, const Limits& limits, Partial& into) {
     limits_ = limits;
-    find_work(outer.plan());
+    const Plan whole = outer.plan();
+    // What one type of nodes does in a time bounds no plan that uses others.
+    const bool bound = options_.bound && !mixed_ && whole.ranks() <= cluster_.devices();
+    work_ = bound ? estimator_.least_work(whole) : Time{0};
     const auto wanted = [&](const Plan& p) { return least_time(p) <= limit(p, into); };
     const Space::Counts c =
         space_.visit(outer, {.plan = [&](const Plan& plan) { return consider(plan, into); },
@@ -192,19 +195,8 @@ class Worker {
   }
 
  private:
-  // What one type of nodes does in a time bounds no plan that uses others.
-  void find_work(Plan whole) {
-    work_ = work_twice_forward_ = Time{0};
-    if (!options_.bound || mixed_ || whole.ranks() > cluster_.devices()) return;
-    work_ = estimator_.least_work(whole);
-    whole.recompute = Recompute::kFull;
-    work_twice_forward_ = estimator_.least_work(whole);
-  }
   // As far as it is known before anything of the plan is priced.
-  Time least_time(const Plan& p) const {
-    const Time work = recomputes_all(p) ? work_twice_forward_ : work_;
-    return work * p.micro_batches / p.pp;
-  }
+  Time least_time(const Plan& p) const { return work_ * p.micro_batches / p.pp; }
 
   Time limit(const Plan& plan, const Partial& into) const {
     if (!options_.by_nodes) return std::min(limits_.best, into.best.limit());
@@ -315,7 +307,7 @@ class Worker {
   const bool mixed_;    // nodes are of several types
   const Bytes spared_;  // what one replica alone needs less than several
   Limits limits_;
-  Time work_{0}, work_twice_forward_{0};  // of a micro-batch through all layers, of the outer combination
+  Time work_{0};  // of a micro-batch through all layers, of the outer combination
   sim::Estimator estimator_;
 };
 
