@@ -219,10 +219,14 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
     const auto line_at = [&](int y) {
       return pixels + (r * kRowHeight + static_cast<std::size_t>(y)) * stride;
     };
-    const QRgb ground = (rows[r]->kind == Row::Kind::kLane ? theme_.row : theme_.row_alternate).rgb();
-    for (int y = 0; y < kRowHeight; ++y) std::fill_n(line_at(y), width, ground);
+    const bool of_lane = rows[r]->kind == Row::Kind::kLane;
+    const QRgb ground = (of_lane ? theme_.row : theme_.row_alternate).rgb();
+    for (int y = 0; y < kRowHeight; ++y) {
+      const bool is_drawn_over = of_lane && y >= kSliceMargin && y < kRowHeight - kSliceMargin;
+      if (!is_drawn_over) std::fill_n(line_at(y), width, ground);
+    }
     std::fill_n(line_at(kRowHeight - 1), width, theme_.grid.rgb());
-    if (rows[r]->kind == Row::Kind::kLane) {
+    if (of_lane) {
       const auto before = found_.columns.find(rows[r]->lane);
       const bool known = by && before != found_.columns.end();
       lines[r] = lane_line(*rows[r], scale, emphasis,
