@@ -4,6 +4,7 @@
 // topologies/; sim/topology/ turns one into a graph.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -54,8 +55,16 @@ struct Cluster : NodeType {
   // What errors name.
   const std::string& where() const { return file.empty() ? name : file; }
   std::int64_t devices() const { return nodes * devices_per_node; }
-  // Devices that reach each other without the network.
-  std::int64_t scale_up_domain() const { return devices_per_node * scale_up_nodes; }
+  // Nodes that reach each other without the network. A job that is larger than an NVLink domain and fills no
+  // whole number of them has a part of each, of which the size is a power of two (16 of the 18 nodes of an
+  // NVL72): schedulers place it in such blocks.
+  std::int64_t domain_nodes() const {
+    const bool whole = nodes <= scale_up_nodes || nodes % scale_up_nodes == 0 || !other_nodes.empty();
+    return whole ? scale_up_nodes
+                 : static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(scale_up_nodes)));
+  }
+  // Devices of such nodes.
+  std::int64_t scale_up_domain() const { return devices_per_node * domain_nodes(); }
 
   // The types of the nodes that there are, in the order of the nodes.
   std::size_t types() const;

@@ -44,7 +44,7 @@ std::int64_t domain_of(const Cluster& whole, std::span<const std::int32_t> nodes
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     ++run;
     const bool last =
-        i + 1 == nodes.size() || nodes[i + 1] / whole.scale_up_nodes != nodes[i] / whole.scale_up_nodes;
+        i + 1 == nodes.size() || nodes[i + 1] / whole.domain_nodes() != nodes[i] / whole.domain_nodes();
     if (last) size = std::gcd(size, std::exchange(run, 0));
   }
   return size;

@@ -105,9 +105,9 @@ void set_nodes(Problem& p, const GpuRule& rule, std::int64_t gpus, std::int64_t 
                const Cursor& at, const DataFolders& data) {
   p.cluster = load_cluster(rule.topology, {}, at, data);
   if (gpus == 0 || gpus % per_node != 0) throw Skip{"GPUs do not fill whole nodes"};
-  // Of the 72 GPUs of a rack a job gets 64: what schedulers place together is a power of two.
   if (p.cluster.scale_up_nodes > 1)
-    p.cluster.scale_up_nodes = std::max<std::int64_t>(1, (gpus > 72 ? 64 : 72) / per_node);
+    p.cluster.scale_up_nodes =
+        std::max<std::int64_t>(1, p.cluster.scale_up_nodes * p.cluster.devices_per_node / per_node);
   p.cluster.devices_per_node = per_node;
   p.cluster.nodes = gpus / per_node;
   p.cluster.nics = per_node;

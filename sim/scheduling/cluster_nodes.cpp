@@ -39,7 +39,7 @@ std::vector<std::int64_t> leaf_keys(const Cluster& c, const Network& network) {
     for (std::int64_t n = 0; n < c.nodes; ++n) out.push_back(n / size);
   };
   if (c.scale_up_nodes > 1)
-    in_runs(c.scale_up_nodes);
+    in_runs(c.domain_nodes());
   else if (c.fabric.kind == FabricKind::kTorus)
     in_runs(c.fabric.dimensions.empty() ? 1 : c.fabric.dimensions.front());
   else
@@ -128,7 +128,7 @@ ClusterNodes cluster_nodes(const Topology& topology) {
   n.pod = pods_of(c, n);
   set_uplinks(network, n);
   // Nodes of an NVLink domain have their own NICs out of it.
-  if (c.scale_up_nodes > 1) n.uplink.assign(n.pod.size(), static_cast<double>(c.scale_up_nodes));
+  if (c.scale_up_nodes > 1) n.uplink.assign(n.pod.size(), static_cast<double>(c.domain_nodes()));
   return n;
 }
 

@@ -102,5 +102,29 @@ TEST(PlacedPlan, KeepsNodeTypesAndDomains) {
   EXPECT_EQ(domain({0, 1, 2, 3, 18, 19}), 2);
 }
 
+// Racks of 18 nodes of four GPUs: a job within one has what it asks for, whole racks are whole, and else 16
+// nodes of each make a block, so that 64 neighbouring ranks from a multiple of 64 on are in one.
+TEST(Racks, JobsHaveBlocksOfThem) {
+  Cluster racks =
+      load_cluster("gb200-nvl72", {}, Cursor{"test"}, DataFolders{std::filesystem::path(ORRERY_ROOT)});
+  const auto domain = [&](std::int64_t nodes) {
+    racks.nodes = nodes;
+    return racks.domain_nodes();
+  };
+  EXPECT_EQ(domain(1), 18);
+  EXPECT_EQ(domain(18), 18);
+  EXPECT_EQ(domain(36), 18);
+  for (const std::int64_t nodes : {19, 20, 32, 64, 128}) EXPECT_EQ(domain(nodes), 16) << nodes;
+  racks.nodes = 64;
+  EXPECT_EQ(racks.scale_up_domain(), 64);
+  const sim::Topology blocks(racks);
+  EXPECT_EQ(blocks.group(64, 1).domains, 1);
+  EXPECT_EQ(blocks.group(128, 1).domains, 2);
+  racks.nodes = 72;  // four whole racks
+  const sim::Topology whole(racks);
+  EXPECT_EQ(whole.group(64, 1, 256).domains, 2);
+  EXPECT_EQ(whole.group(72, 1).domains, 1);
+}
+
 }  // namespace
 }  // namespace orrery::planner
