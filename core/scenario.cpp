@@ -329,7 +329,15 @@ void check_training(const Problem& p, const Cursor& at) {
   }
   if (t.lamb && t.precision == Precision::kSgd) {
     at.child("lamb").fail("LAMB scales an update of Adam, and precision \"sgd\" has none",
-                          "allowed: precision mixed, megatron, no-master, fp32, adam-8bit, pure-bf16-8bit");
+                          "allowed: every precision but sgd");
+  }
+  if (bytes_per_parameter(t.precision).splits_master() && t.parameter_type() != DType::kBfloat16) {
+    at.child("precision")
+        .fail(
+            fmt::format("\"{}\" parts a master copy between parameters in bf16 and what they lack, and math "
+                        "\"{}\" has them in fp16",
+                        name_of(t.precision), name_of(t.math)),
+            "allowed: adam-bf16 or megatron-adam-bf16, or another math");
   }
   if (t.muon) check_muon(t, at.child("muon"));
   const std::vector<std::int64_t>& tried = p.scenario.search.islands;

@@ -14,6 +14,13 @@
 //                                                            averaged in fp16 and as the fp32 that Adam reads
 //   deepspeed-bf16  2          4        4       8       22   and 4 beside the gradient: those in bf16, and
 //                                                            as much again, which BigScience's runs show
+//   adam-bf16       2          2        4       4       12   mixed, with moments in bf16
+//   megatron-adam-bf16  2      4        4       4       14   megatron, with moments in bf16: DeepSeek-V3's
+//                                                            (technical report, section 3.3.3)
+//   precision-aware 2          4        2       4       12   Megatron-core's optimizer of this name with
+//                                                            bf16 moments: of the fp32 master it keeps the
+//                                                            16 bits that the parameter lacks
+//   precision-aware-bf16  2    2        2       4       10   the same with gradients in bf16
 //   adam-8bit       2          2        4       2       10   8-bit moments, and 4 bytes for 256 of each
 //   pure-bf16-8bit  2          2        0       2        6   the same without a master copy
 //   sgd             4          4        0       4       12   fp32, momentum
@@ -46,6 +53,10 @@ enum class Precision {
   kNoMaster,
   kPureBf16,
   kFp32,
+  kAdamBf16,
+  kMegatronAdamBf16,
+  kPrecisionAware,
+  kPrecisionAwareBf16,
   kAdam8bit,
   kPureBf16Adam8bit,
   kSgd
@@ -61,6 +72,10 @@ constexpr auto enum_names(Precision) {
                     std::pair{Precision::kNoMaster, "no-master"},
                     std::pair{Precision::kPureBf16, "pure-bf16"},
                     std::pair{Precision::kFp32, "fp32"},
+                    std::pair{Precision::kAdamBf16, "adam-bf16"},
+                    std::pair{Precision::kMegatronAdamBf16, "megatron-adam-bf16"},
+                    std::pair{Precision::kPrecisionAware, "precision-aware"},
+                    std::pair{Precision::kPrecisionAwareBf16, "precision-aware-bf16"},
                     std::pair{Precision::kAdam8bit, "adam-8bit"},
                     std::pair{Precision::kPureBf16Adam8bit, "pure-bf16-8bit"},
                     std::pair{Precision::kSgd, "sgd"}};
@@ -74,6 +89,9 @@ struct BytesPerParameter {
   // What software keeps beside these: as long as gradients are, and of the elements that a rank updates.
   std::int64_t beside_gradient = 0, beside_master = 0;
   std::int64_t moment = 4;  // of one of them
+  // Whether the master copy is parted: its upper 16 bits are the parameter, rounded to the nearest, and what
+  // is kept beside it is the difference in units of the last place (kernels/cpu/moments.h).
+  constexpr bool splits_master() const { return master == 2; }
   constexpr std::int64_t optimizer() const { return master + moments; }
   constexpr std::int64_t total() const {
     return parameter + gradient + master + moments + beside_gradient + beside_master;
@@ -85,8 +103,12 @@ struct BytesPerParameter {
   constexpr std::int64_t optimizer_of(std::int64_t elements) const {
     return elements * master + moments_of(elements).bytes();
   }
-  // Bytes that an update reads and writes, and what LAMB reads before for the norm of Adam's update.
-  constexpr std::int64_t update_traffic() const { return gradient + 2 * optimizer() + parameter; }
+  // Bytes that an update reads and writes, and what LAMB reads before for the norm of Adam's update. Without
+  // a whole master copy the parameter is read too.
+  constexpr std::int64_t update_traffic() const {
+    const bool has_whole_master = master > 0 && !splits_master();
+    return gradient + 2 * optimizer() + (has_whole_master ? 1 : 2) * parameter;
+  }
   constexpr std::int64_t trust_traffic() const {
     return gradient + moments + (master > 0 ? master : parameter);
   }
@@ -108,6 +130,14 @@ constexpr BytesPerParameter bytes_per_parameter(Precision p) {
       return {.parameter = 2, .gradient = 2, .master = 0, .moments = 4, .moment = 2};
     case Precision::kFp32:
       return {4, 4, 0, 8};
+    case Precision::kAdamBf16:
+      return {.parameter = 2, .gradient = 2, .master = 4, .moments = 4, .moment = 2};
+    case Precision::kMegatronAdamBf16:
+      return {.parameter = 2, .gradient = 4, .master = 4, .moments = 4, .moment = 2};
+    case Precision::kPrecisionAware:
+      return {.parameter = 2, .gradient = 4, .master = 2, .moments = 4, .moment = 2};
+    case Precision::kPrecisionAwareBf16:
+      return {.parameter = 2, .gradient = 2, .master = 2, .moments = 4, .moment = 2};
     case Precision::kAdam8bit:
       return {.parameter = 2, .gradient = 2, .master = 4, .moments = 2, .moment = 1};
     case Precision::kPureBf16Adam8bit:

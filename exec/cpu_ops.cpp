@@ -46,7 +46,8 @@ const double* doubles(const float* p) {
   return reinterpret_cast<const double*>(p);
 }
 
-// State of an optimizer: {velocity}, {m, v}, or {master copy, m, v}.
+// State of an optimizer: {velocity}, {m, v}, or {master copy, m, v}, of which all but the velocity may be
+// narrower than fp32.
 struct AdamState {
   AdamState(const OpArguments& a, std::int64_t elements, float* parameter, float* state)
       : has_master(bytes_per_parameter(a.precision).master > 0),
@@ -54,23 +55,29 @@ struct AdamState {
         m(has_master ? state + elements : state),
         v(m + elements) {}
   bool has_master;
-  float *weights, *m, *v;  // the last two where moments are in fp32
+  float *weights, *m, *v;  // where all of it is in fp32
 };
 
-// Moments that are narrower than fp32 are made wide some blocks at a time, and narrow again.
-// `step(m, v, first, n)` moves elements [first, first + n), whose moments are m and v.
+// State that is narrower than fp32 is made wide some blocks at a time, and narrow again.
+// `step(weights, m, v, first, n)` moves elements [first, first + n), whose state this is.
 template <class Step>
-void with_wide_moments(const MomentLayout& layout, float* stored, Step step) {
+void with_wide_state(const OpArguments& a, const MomentLayout& layout, Step step) {
   constexpr std::int64_t kAtATime = 16 * MomentLayout::kBlock;
-  auto* const bytes = reinterpret_cast<std::byte*>(stored);
-  std::array<float, kAtATime> m, v;
+  const BytesPerParameter per = bytes_per_parameter(a.precision);
+  auto* const state = reinterpret_cast<std::byte*>(a.out[1]);
+  std::byte* const moments = state + layout.elements() * per.master;
+  auto* const beside = per.splits_master() ? reinterpret_cast<std::int16_t*>(state) : nullptr;
+  float* const whole = per.master > 0 && beside == nullptr ? a.out[1] : a.out[0];
+  std::array<float, kAtATime> w, m, v;
   for (std::int64_t at = 0; at < layout.elements(); at += kAtATime) {
     const std::int64_t n = std::min(kAtATime, layout.elements() - at);
-    kernels::widen_moments(layout, 0, bytes, at, n, m.data());
-    kernels::widen_moments(layout, 1, bytes, at, n, v.data());
-    step(m.data(), v.data(), at, n);
-    kernels::narrow_moments(layout, 0, m.data(), at, n, bytes);
-    kernels::narrow_moments(layout, 1, v.data(), at, n, bytes);
+    if (beside != nullptr) kernels::join_master(n, a.in[1] + at, beside + at, w.data());
+    kernels::widen_moments(layout, 0, moments, at, n, m.data());
+    kernels::widen_moments(layout, 1, moments, at, n, v.data());
+    step(beside != nullptr ? w.data() : whole + at, m.data(), v.data(), at, n);
+    kernels::narrow_moments(layout, 0, m.data(), at, n, moments);
+    kernels::narrow_moments(layout, 1, v.data(), at, n, moments);
+    if (beside != nullptr) kernels::part_master(n, w.data(), a.out[0] + at, beside + at);
   }
 }
 
@@ -84,20 +91,21 @@ void run(const ops::Optimizer& op, const OpArguments& a) {
   ref::Adam adam = a.adam;
   if (norm != nullptr) adam.scale = norm->factor;
   const bool sgd = a.precision == Precision::kSgd;
+  const BytesPerParameter per = bytes_per_parameter(a.precision);
   const AdamState s(a, n, a.out[0], a.out[1]);
-  const MomentLayout layout = bytes_per_parameter(a.precision).moments_of(n);
-  // Elements [first, first + count), whose moments begin at m and v.
+  const MomentLayout layout = per.moments_of(n);
+  // Elements [first, first + count), whose weights and moments begin at w, m and v.
   const auto run = [&](float rate, bool decays, double sign_rate, std::int64_t first, std::int64_t count,
-                       float* m, float* v) {
+                       float* w, float* m, float* v) {
     if (sign_rate > 0)
       return ref::step_by_sign(static_cast<float>(sign_rate), count, a.in[0] + first,
-                               (sgd ? a.out[0] : s.weights) + first);
+                               sgd ? a.out[0] + first : w);
     if (sgd)
       return fast.sgd({adam.lr, adam.beta1, adam.scale}, count, a.in[0] + first, a.out[0] + first,
                       a.out[1] + first);
     adam.lr = rate;
     adam.decay = decays ? a.adam.decay : 0;
-    fast.adam(adam, count, a.in[0] + first, s.weights + first, m, v);
+    fast.adam(adam, count, a.in[0] + first, w, m, v);
   };
   if (op.by_tensor) {
     for (const TensorPart& part : a.parts) {
@@ -106,22 +114,24 @@ void run(const ops::Optimizer& op, const OpArguments& a) {
         ref::lars({adam.lr, adam.beta1, part.decays ? a.adam.decay : 0, a.trust, ratio, adam.scale},
                   part.count, a.in[0] + part.first, a.out[0] + part.first, a.out[1] + part.first);
       else
-        run(a.adam.lr * ratio, part.decays, part.sign_rate, part.first, part.count, s.m + part.first,
-            s.v + part.first);
+        run(a.adam.lr * ratio, part.decays, part.sign_rate, part.first, part.count, s.weights + part.first,
+            s.m + part.first, s.v + part.first);
     }
   } else if (layout.value_bytes() == 4) {
     for (const UpdateRange& r : a.update_ranges)
-      run(a.adam.lr, r.decays, r.sign_rate, r.first, r.count, s.m + r.first, s.v + r.first);
+      run(a.adam.lr, r.decays, r.sign_rate, r.first, r.count, s.weights + r.first, s.m + r.first,
+          s.v + r.first);
   } else {
-    with_wide_moments(layout, s.m, [&](float* m, float* v, std::int64_t at, std::int64_t count) {
+    with_wide_state(a, layout, [&](float* w, float* m, float* v, std::int64_t at, std::int64_t count) {
       for (const UpdateRange& r : a.update_ranges) {
         const std::int64_t first = std::max(r.first, at), end = std::min(r.first + r.count, at + count);
         if (first < end)
-          run(a.adam.lr, r.decays, r.sign_rate, first, end - first, m + (first - at), v + (first - at));
+          run(a.adam.lr, r.decays, r.sign_rate, first, end - first, w + (first - at), m + (first - at),
+              v + (first - at));
       }
     });
   }
-  if (sgd) return;
+  if (sgd || per.splits_master()) return;
   if (s.has_master) std::copy_n(s.weights, n, a.out[0]);
   if (a.rounding.on) kernels::round_to_bfloat16(a.rounding, adam.step, n, a.out[0]);
 }

@@ -92,7 +92,8 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
       if (u.kept != program::Kept::kTrained) continue;
       elements += u.shard;
       const BytesPerParameter per = program.training.bytes_of(u.muon);
-      state += u.shard * ((per.master > 0 ? per.master : per.parameter) + 4 * per.moments / per.moment +
+      const std::int64_t master = per.splits_master() ? 4 : per.master;  // copies of it are joined
+      state += u.shard * ((master > 0 ? master : per.parameter) + 4 * per.moments / per.moment +
                           (u.outer_buffer >= 0 ? program::outer_bytes(program.training) : 0));
     }
     by_stage.push_back(

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/moments.h"
 #include "kernels/cpu/nf4.h"
 #include "program/state/units.h"
 
@@ -23,10 +24,21 @@ void write_unit(Executor& executor, const Placement& place, std::size_t index,
   const std::span<const float> own = own_shard(place, index, values);
   const std::span<const float> kept = unit.gathered_buffer < 0 ? values : own;
   const DType type = training.parameter_type();
+  const BytesPerParameter per = bytes_per_parameter(training.precision);
   const std::int64_t to = place.offset({unit.parameter_buffer}, 0);
+  const auto upper_parts = [](std::span<const float> masters, std::vector<std::int16_t>& beside) {
+    std::vector<float> out(masters.size());
+    beside.resize(masters.size());
+    kernels::part_master(static_cast<std::int64_t>(out.size()), masters.data(), out.data(), beside.data());
+    return out;
+  };
+  std::vector<std::int16_t> beside;
   if (is_half(type)) {
+    std::vector<float> upper;
+    if (per.splits_master()) upper = upper_parts(kept, beside);
     std::vector<std::uint16_t> narrow(kept.size());
-    kernels::narrow(type, static_cast<std::int64_t>(kept.size()), kept.data(), narrow.data());
+    kernels::narrow(type, static_cast<std::int64_t>(kept.size()), upper.empty() ? kept.data() : upper.data(),
+                    narrow.data());
     executor.write(to, std::as_bytes(std::span(narrow)));
   } else {
     executor.write(to, std::as_bytes(kept));
@@ -38,8 +50,15 @@ void write_unit(Executor& executor, const Placement& place, std::size_t index,
     executor.read(place.offset(shard, 0), copy);
     executor.write(place.offset({unit.host_parameter}, 0), copy);
   }
-  if (unit.optimizer_buffer >= 0 && bytes_per_parameter(training.precision).master > 0)
-    executor.write(place.offset({unit.optimizer_buffer}, 0), std::as_bytes(own));
+  if (unit.optimizer_buffer >= 0 && per.master > 0) {
+    const std::int64_t master = place.offset({unit.optimizer_buffer}, 0);
+    if (per.splits_master()) {
+      upper_parts(own, beside);
+      executor.write(master, std::as_bytes(std::span(beside)));
+    } else {
+      executor.write(master, std::as_bytes(own));
+    }
+  }
   if (unit.outer_buffer >= 0) {
     std::vector<std::byte> none(static_cast<std::size_t>(unit.shard * program::outer_bytes(training)));
     std::memcpy(none.data(), own.data(), own.size_bytes());  // without momentum

@@ -116,17 +116,29 @@ Snapshot Rank::snapshot(bool copied) {
       out.units.push_back({});
       continue;
     }
-    const Ref own = bytes.master > 0 ? Ref{unit.optimizer_buffer}
-                                     : Ref{unit.parameter_buffer, 0,
-                                           unit.gathered_buffer < 0 ? unit.shard : 0, unit.of_experts};
-    const DType type = bytes.master > 0 ? DType::kFloat32 : place_.buffer(own).type;
+    const bool has_master = bytes.master > 0 && !bytes.splits_master();
+    const Ref own = has_master ? Ref{unit.optimizer_buffer}
+                               : Ref{unit.parameter_buffer, 0, unit.gathered_buffer < 0 ? unit.shard : 0,
+                                     unit.of_experts};
+    DType type = has_master ? DType::kFloat32 : place_.buffer(own).type;
     const auto n = static_cast<std::size_t>(unit.shard);
     const auto see = [&](std::int64_t offset, std::size_t size, std::vector<std::byte>& space) {
       const std::byte* const at = executor_->view(offset, size, space);
       if (copied && at != space.data()) space.assign(at, at + size);
       return copied ? space.data() : at;
     };
-    const std::byte* const parameter = see(place_.offset(own, 0), n * bytes_of(type), out.copies[3 * u]);
+    const std::byte* parameter = see(place_.offset(own, 0), n * bytes_of(type), out.copies[3 * u]);
+    if (bytes.splits_master()) {
+      std::vector<std::byte> space, joined(4 * n);
+      const std::byte* const beside =
+          executor_->view(place_.offset({unit.optimizer_buffer}, 0), 2 * n, space);
+      auto* const wide = reinterpret_cast<float*>(joined.data());
+      kernels::widen(type, unit.shard, parameter, wide);
+      kernels::join_master(unit.shard, wide, reinterpret_cast<const std::int16_t*>(beside), wide);
+      out.copies[3 * u] = std::move(joined);
+      parameter = out.copies[3 * u].data();
+      type = DType::kFloat32;
+    }
     const MomentLayout layout = program_.training.bytes_of(unit.muon).moments_of(unit.shard);
     const std::byte* state = see(moments(u), static_cast<std::size_t>(layout.bytes()), out.copies[3 * u + 1]);
     if (layout.value_bytes() < 4) {

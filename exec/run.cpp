@@ -32,9 +32,6 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
     case Precision::kPureBf16Adam8bit:
       if (backend == Backend::kCuda) lacks = "8-bit moments";
       break;
-    case Precision::kPureBf16:
-      if (backend == Backend::kCuda) lacks = "moments of 16 bits";
-      break;
     case Precision::kDeepspeedFp16:
     case Precision::kDeepspeedBf16:
       lacks = "copies of gradients beside its own";
@@ -42,27 +39,41 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
     case Precision::kMixed:
     case Precision::kMegatron:
     case Precision::kNoMaster:
+    case Precision::kPureBf16:
     case Precision::kFp32:
+    case Precision::kAdamBf16:
+    case Precision::kMegatronAdamBf16:
+    case Precision::kPrecisionAware:
+    case Precision::kPrecisionAwareBf16:
     case Precision::kSgd:
       break;
   }
   if (lacks != nullptr) {
     return fmt::format(
         "the {} engine has no {}: precision \"{}\" can be planned and simulated only (allowed: mixed, "
-        "megatron, no-master, fp32, sgd{})",
-        engine, lacks, name_of(t.precision),
-        backend == Backend::kCpu ? ", adam-8bit, pure-bf16, pure-bf16-8bit" : "");
+        "megatron, no-master, pure-bf16, fp32, adam-bf16, megatron-adam-bf16, precision-aware, "
+        "precision-aware-bf16, sgd{})",
+        engine, lacks, name_of(t.precision), backend == Backend::kCpu ? ", adam-8bit, pure-bf16-8bit" : "");
   }
-  if (bytes_per_parameter(t.precision).moment < 4) {
+  if (const BytesPerParameter per = bytes_per_parameter(t.precision); per.moment < 4) {
     const char* const what = t.lamb                               ? "LAMB"
                              : t.muon                             ? "Muon"
                              : program.plan.optimizer_on_drives() ? "an optimizer on drives"
-                                                                  : nullptr;
+                             : per.splits_master() && program.plan.islands > 1
+                                 ? "an outer optimizer of parted master copies"
+                                 : nullptr;
     if (what != nullptr)
       return fmt::format(
           "the {} engine has no {} with narrow moments: precision \"{}\" is refused (allowed: mixed, "
           "megatron, no-master, fp32)",
           engine, what, name_of(t.precision));
+  }
+  if (bytes_per_parameter(t.precision).splits_master() && t.parameter_type() != DType::kBfloat16) {
+    return fmt::format(
+        "the {} engine parts master copies of parameters in bf16: with precision \"{}\" math cannot be "
+        "\"{}\" "
+        "(allowed: bf16, fp8)",
+        engine, name_of(t.precision), name_of(t.math));
   }
   const bool half = is_half(t.parameter_type());
   const bool tf32 = t.math == Math::kTf32 && backend == Backend::kCuda;

@@ -294,7 +294,23 @@ void AdamWithMaster(benchmark::State& state) {
               *const v = d.zeros<float>(kParameters);
   moves(state, d, 28.0 * kParameters, [&] {
     adam(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F}, {}, scalars, nullptr, nullptr,
-         std::array{UpdateRange{0, kParameters, 0.1F}}, gradient, parameter, master, m, v);
+         std::array{UpdateRange{0, kParameters, 0.1F}}, gradient, parameter,
+         {.master = master, .m = m, .v = v});
+  });
+}
+// Reads a gradient of 2 bytes; reads and writes the parameter, the rest of a master copy and two moments
+// of 2.
+void AdamWithPartedMaster(benchmark::State& state) {
+  Device d;
+  const auto* const scalars = d.zeros<StepScalars>(1);
+  const void* const gradient = d.matrix(1, kParameters);
+  void* const parameter = d.matrix(1, kParameters);
+  auto *const beside = d.zeros<std::int16_t>(kParameters), *const m = d.zeros<std::int16_t>(kParameters),
+              *const v = d.zeros<std::int16_t>(kParameters);
+  moves(state, d, 18.0 * kParameters, [&] {
+    adam(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F}, {}, scalars, nullptr, nullptr,
+         std::array{UpdateRange{0, kParameters, 0.1F}}, gradient, parameter,
+         {.beside = beside, .moment = kType, .m = m, .v = v});
   });
 }
 // Reads a gradient of 2 bytes, a master copy and two moments of 4.
@@ -318,6 +334,7 @@ void Squares(benchmark::State& state) {
         [&] { add_squares(d.stream.get(), kType, kParameters, gradient, bins); });
 }
 ORRERY_KERNEL(AdamWithMaster);
+ORRERY_KERNEL(AdamWithPartedMaster);
 ORRERY_KERNEL(TrustSquares);
 ORRERY_KERNEL(Squares);
 

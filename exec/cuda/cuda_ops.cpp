@@ -39,7 +39,7 @@ float* floats(void* p) {
   return static_cast<float*>(p);
 }
 
-// State of an optimizer: {velocity}, {m, v}, or {master copy, m, v}.
+// State of an optimizer: {velocity}, {m, v}, or {master copy, m, v}, in fp32.
 struct AdamState {
   AdamState(const CudaOp& a, std::int64_t elements, float* state)
       : master(bytes_per_parameter(a.place.program.training.precision).master > 0 ? state : nullptr),
@@ -47,6 +47,20 @@ struct AdamState {
         v(m + elements) {}
   float *master, *m, *v;
 };
+// The same, of which the master copy may be parted, and the moments in bf16.
+device::AdamMemory adam_memory(const CudaOp& a, std::int64_t elements, void* state) {
+  const BytesPerParameter per = bytes_per_parameter(a.place.program.training.precision);
+  const MomentLayout layout = per.moments_of(elements);
+  std::byte* const moments = static_cast<std::byte*>(state) + elements * per.master;
+  device::AdamMemory out{.moment = float_type(per.moment, Math::kBf16),
+                         .m = moments + layout.values_at(0),
+                         .v = moments + layout.values_at(1)};
+  if (per.splits_master())
+    out.beside = static_cast<std::int16_t*>(state);
+  else if (per.master > 0)
+    out.master = static_cast<float*>(state);
+  return out;
+}
 
 device::AdamConstants adam_constants(const CudaOp& a) {
   const Optimizer& o = a.place.program.training.optimizer;
@@ -80,10 +94,9 @@ void run(const ops::Optimizer& op, const CudaOp& a) {
                        a.scalars, norm, op.by_tensor ? static_cast<const float*>(a.in[3]) : nullptr, ranges,
                        static_cast<const float*>(a.in[0]), static_cast<float*>(a.out[0]), state);
   }
-  const AdamState s(a, op.elements, state);
   device::adam(a.stream, a.out_type[0], a.in_type[0], adam_constants(a), a.rounding, a.scalars, norm,
                op.by_tensor ? static_cast<const float*>(a.in[3]) : nullptr, ranges, a.in[0], a.out[0],
-               s.master, s.m, s.v);
+               adam_memory(a, op.elements, a.out[1]));
 }
 
 void run(const ops::MuonMomentum& op, const CudaOp& a) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -58,6 +59,24 @@ void narrow_moments(const MomentLayout& l, Index i, const float* x, Index first,
     for (Index e = begin; e < end; ++e)
       values[e] = static_cast<std::byte>(nearest(numbers, scale > 0 ? x[e - first] / scale : 0.0F));
   });
+}
+
+void part_master(Index n, const float* master, float* parameter, std::int16_t* beside) {
+  constexpr std::uint32_t kHalf = 0x8000, kUpper = 0xffff0000, kQuiet = 0x00400000;
+  for (Index i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(master[i]);
+    const bool lost = std::isnan(master[i]);  // and must stay so
+    const std::uint32_t upper = (lost ? bits | kQuiet : bits + kHalf) & kUpper;
+    parameter[i] = std::bit_cast<float>(upper);
+    beside[i] = lost ? std::int16_t{0} : static_cast<std::int16_t>(static_cast<std::uint16_t>(bits - upper));
+  }
+}
+
+void join_master(Index n, const float* parameter, const std::int16_t* beside, float* master) {
+  for (Index i = 0; i < n; ++i) {
+    const auto upper = std::bit_cast<std::uint32_t>(parameter[i]);
+    master[i] = std::bit_cast<float>(upper + static_cast<std::uint32_t>(std::int32_t{beside[i]}));
+  }
 }
 
 }  // namespace orrery::kernels

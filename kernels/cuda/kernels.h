@@ -223,13 +223,21 @@ struct UpdateRange {
 // A launch updates so many; where there are more, they take several launches. 2 KiB of a kernel's arguments,
 // of which any device takes 4.
 inline constexpr std::size_t kMostRanges = 64;
+// What Adam keeps of a shard: a master copy, or the 16 bits of one that bf16 parameters lack (part_master of
+// kernels/cpu/moments.h), or neither; and the moments, in fp32 or in bf16.
+struct AdamMemory {
+  float* master = nullptr;
+  std::int16_t* beside = nullptr;
+  DType moment = DType::kFloat32;
+  void *m = nullptr, *v = nullptr;
+};
 // Of a shard, of which `ranges`, one behind the other, are updated: the new parameter, and with a master copy
 // the parameter rounded from it, to the nearest, or bf16 as `r` says. A tensor's learning rate is times its
-// number among `trust`. `master`, `norm` and `trust` may be null.
+// number among `trust`. `norm` and `trust` may be null.
 void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StochasticRounding& r,
           const StepScalars* scalars, const NormResult* norm, const float* trust,
-          std::span<const UpdateRange> ranges, const void* d_parameter, void* parameter, float* master,
-          float* m, float* v);
+          std::span<const UpdateRange> ranges, const void* d_parameter, void* parameter,
+          const AdamMemory& state);
 // Trust ratios: adds squares of each tensor's weights to its bins of an exact sum (reference.h), and those of
 // what adam() is about to update them by, or of the gradient where `m` is null, to the bins after them; then
 // the ratios of all tensors.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The update of a shard of parameters, one launch for all ranges of it that are updated alike. Floor, in
-// bytes a parameter: AdamW with a master copy and 16-bit gradients 2 + 2 + 24, in fp32 28; the squares that
+// bytes a parameter: AdamW with a master copy and 16-bit gradients 2 + 2 + 24, with moments in bf16 16, of a
+// parted master copy 4 + 2 + 12, in fp32 28; the squares that
 // LAMB needs before 2 + 12, in fp32 16; SGD with momentum 20; a sum 3 elements.
 #include "kernels/cuda/bins.h"
 #include "kernels/cuda/element.h"
@@ -73,11 +74,47 @@ __device__ inline float adam_update(const AdamConstants& a, float decay, const S
   return (m / s.correct1) / (sqrtf(v / s.correct2) + a.epsilon) + decay * parameter;
 }
 
-template <class T, class G, int V>
+__device__ inline unsigned bits_of(float x) {
+#ifdef __CUDACC__
+  return __float_as_uint(x);
+#else
+  return std::bit_cast<unsigned>(x);
+#endif
+}
+__device__ inline float float_of(unsigned bits) {
+#ifdef __CUDACC__
+  return __uint_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
+// part_master and join_master of kernels/cpu/moments.h. A parameter becomes what narrow() leaves as it is.
+template <int W>
+__device__ inline void part_master(float (&p)[W], std::int16_t* beside) {
+  Pack<std::int16_t, W> pack;
+#pragma unroll
+  for (int k = 0; k < W; ++k) {
+    const unsigned bits = bits_of(p[k]);
+    const bool lost = p[k] != p[k];
+    const unsigned upper = (lost ? bits | 0x00400000U : bits + 0x8000U) & 0xffff0000U;
+    p[k] = float_of(upper);
+    pack.at[k] = lost ? std::int16_t{0} : static_cast<std::int16_t>(static_cast<std::uint16_t>(bits - upper));
+  }
+  *reinterpret_cast<Pack<std::int16_t, W>*>(beside) = pack;
+}
+template <int W>
+__device__ inline void join_master(const std::int16_t* beside, float (&p)[W]) {
+  const auto pack = *reinterpret_cast<const Pack<std::int16_t, W>*>(beside);
+#pragma unroll
+  for (int k = 0; k < W; ++k)
+    p[k] = float_of(bits_of(p[k]) + static_cast<unsigned>(static_cast<int>(pack.at[k])));
+}
+
+template <class T, class G, class M, int V>
 __global__ void adam_kernel(AdamConstants a, StochasticRounding rounding, const StepScalars* scalars,
                             const NormResult* norm, const float* trust,
                             const __grid_constant__ UpdateRanges ranges, const G* d_parameter, T* parameter,
-                            float* master, float* m, float* v) {
+                            float* master, std::int16_t* beside, M* m, M* v) {
   if (norm != nullptr && norm->overflowed != 0) return;
   const Step step = step_of(scalars, norm);
   for_each_element<V>(ranges, [&](auto width, const UpdateRange& range, std::int64_t at) {
@@ -89,6 +126,7 @@ __global__ void adam_kernel(AdamConstants a, StochasticRounding rounding, const 
       load(master + at, p);
     else
       load(parameter + at, p);
+    if (beside != nullptr) join_master(beside + at, p);
     if (by_sign) {
 #pragma unroll
       for (int k = 0; k < W; ++k) p[k] -= step_by_sign(g[k], range.sign_rate);
@@ -104,6 +142,7 @@ __global__ void adam_kernel(AdamConstants a, StochasticRounding rounding, const 
       store(second, v + at);
     }
     if (master != nullptr) store(p, master + at);
+    if (beside != nullptr) part_master(p, beside + at);
     if (rounding.on && !by_sign) {
       Words words{};
 #pragma unroll
@@ -229,16 +268,23 @@ __global__ void add_doubles_kernel(std::int64_t n, const double* x, double* sum)
 
 void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StochasticRounding& r,
           const StepScalars* scalars, const NormResult* norm, const float* trust,
-          std::span<const UpdateRange> ranges, const void* d_parameter, void* parameter, float* master,
-          float* m, float* v) {
+          std::span<const UpdateRange> ranges, const void* d_parameter, void* parameter,
+          const AdamMemory& state) {
   with_types(type, gradient, [&]<class T, class G>(T, G) {
-    const bool vectors = takes_vectors<T>(0, {d_parameter, parameter, master, m, v});
-    with_vectors<T>(vectors, [&]<int V>(std::integral_constant<int, V>) {
-      by_launch<V>(ranges, [&](const Grid& grid, const UpdateRanges& of) {
-        launch(stream, "adam", grid, adam_kernel<T, G, V>, a, r, scalars, norm, trust, of,
-               static_cast<const G*>(d_parameter), static_cast<T*>(parameter), master, m, v);
+    const bool vectors =
+        takes_vectors<T>(0, {d_parameter, parameter, state.master, state.beside, state.m, state.v});
+    const auto run = [&]<class M>(M) {
+      with_vectors<T>(vectors, [&]<int V>(std::integral_constant<int, V>) {
+        by_launch<V>(ranges, [&](const Grid& grid, const UpdateRanges& of) {
+          launch(stream, "adam", grid, adam_kernel<T, G, M, V>, a, r, scalars, norm, trust, of,
+                 static_cast<const G*>(d_parameter), static_cast<T*>(parameter), state.master, state.beside,
+                 static_cast<M*>(state.m), static_cast<M*>(state.v));
+        });
       });
-    });
+    };
+    if (state.moment == DType::kFloat32) return run(float{});
+    if (state.moment == DType::kBfloat16) return run(BFloat16{});
+    throw Error("Adam's moments are in fp32 or bf16");
   });
 }
 

@@ -25,6 +25,7 @@ enum class Form {
   kPair,     // numbers with a comma
   kTexts,    // words with spaces
   kNumbers,  // numbers with spaces
+  kType,     // a type of PyTorch
   kImplied   // said by other fields
 };
 
@@ -134,6 +135,9 @@ constexpr std::array kBridgeFields{
     BridgeField{"optimizer-cpu-offload", "optimizer", "optimizer_cpu_offload", Form::kTrue},
     BridgeField{"optimizer-offload-fraction", "optimizer", "optimizer_offload_fraction", Form::kNumber},
     BridgeField{"use-precision-aware-optimizer", "optimizer", "use_precision_aware_optimizer", Form::kTrue},
+    BridgeField{"exp-avg-dtype", "optimizer", "exp_avg_dtype", Form::kType},
+    BridgeField{"exp-avg-sq-dtype", "optimizer", "exp_avg_sq_dtype", Form::kType},
+    BridgeField{"main-grads-dtype", "optimizer", "main_grads_dtype", Form::kType},
     BridgeField{"overlap-cpu-optimizer-d2h-h2d", "optimizer", "overlap_cpu_optimizer_d2h_h2d", Form::kTrue},
     BridgeField{"optimizer", "optimizer", "optimizer", Form::kText},
     BridgeField{"sgd-momentum", "optimizer", "sgd_momentum", Form::kNumber},
@@ -204,6 +208,8 @@ std::string python(const std::string& value, Form form) {
       return listed("\"");
     case Form::kNumbers:
       return listed("");
+    case Form::kType:
+      return bare == "bf16" ? "torch.bfloat16" : "torch.float32";
     case Form::kTrue:
     case Form::kFalse:
     case Form::kImplied:

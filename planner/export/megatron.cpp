@@ -426,6 +426,10 @@ void add_replicas(Arguments& x, const Plan& p, bool overlap) {
   x.add("init-model-with-meta-device");
 }
 
+bool has_narrow_moments(const Training& t) {
+  return bytes_per_parameter(t.precision).moment < 4;
+}
+
 void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
   x.add("tensor-model-parallel-size", p.tp);
   x.add_if(p.sequence_parallel && p.tp > 1, "sequence-parallel");
@@ -437,9 +441,11 @@ void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
     x.add("optimizer-cpu-offload");
     x.add("optimizer-offload-fraction", p.offload->optimizer);
     x.add("use-precision-aware-optimizer");
-    if (p.copies() == 1) x.add("use-distributed-optimizer");  // of one replica, which shares nothing
     x.add_if(p.offload->overlap, "overlap-cpu-optimizer-d2h-h2d");
   }
+  // Of one replica too, which shares nothing.
+  if (p.copies() == 1 && (p.offloaded_optimizer() > 0 || has_narrow_moments(problem.scenario.training)))
+    x.add("use-distributed-optimizer");
   x.add("micro-batch-size", p.micro_batch);
   x.add("global-batch-size", problem.scenario.training.global_batch);
   if (const auto& loading = problem.scenario.loading) x.add("num-workers", loading->workers);
@@ -523,6 +529,13 @@ void add_optimizer(Arguments& x, const Training& t, const Recipe& r) {
     x.add("adam-beta1", t.optimizer.beta1);
     x.add("adam-beta2", t.optimizer.beta2);
     x.add("adam-eps", t.optimizer.epsilon);
+    // Whether masters are 16 bits beside parameters in bf16 follows from the format of products.
+    if (has_narrow_moments(t)) {
+      x.add("use-precision-aware-optimizer");
+      x.add("exp-avg-dtype", "bf16");
+      x.add("exp-avg-sq-dtype", "bf16");
+      if (t.gradient_type() != DType::kFloat32) x.add("main-grads-dtype", "bf16");
+    }
   }
   x.add("weight-decay", t.precision == Precision::kSgd ? 0 : kWeightDecay);
   x.add("clip-grad", t.clip);

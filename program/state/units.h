@@ -212,8 +212,9 @@ inline Space space_of_parameters(const Plan& p) {
 
 // Whether the device has master copies too of what the host updates: those on drives are nowhere else.
 inline bool keeps_offloaded_master(const Plan& p, const Training& t, const Stack& s) {
-  return s.keeps_offloaded_master && bytes_per_parameter(t.precision).master > 0 &&
-         !p.optimizer_on_drives() && !p.offloads_parameters();
+  const BytesPerParameter per = bytes_per_parameter(t.precision);
+  return s.keeps_offloaded_master && per.master > 0 && !per.splits_master() && !p.optimizer_on_drives() &&
+         !p.offloads_parameters();
 }
 
 // Of an element that islands exchange: its anchor, and its momentum.

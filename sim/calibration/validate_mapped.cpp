@@ -315,7 +315,12 @@ class MappedReader {
       t.global_batch = std::max<std::int64_t>(1, row_.mbs) * replicas() * (row_.pp > 1 ? 8 * row_.pp : 1);
       run_.assumed.push_back("global_batch");
     }
-    t.precision = run_.problem.stack.name == "deepspeed" ? Precision::kMixed : Precision::kMegatron;
+    // DeepSeek-V3's moments are in bf16 (technical report, section 3.3.3), and Megatron-Bridge's recipe of
+    // Moonlight has gradients in bf16 too (recipes/moonlight/h100/moonlight_16b.py at the row's commit).
+    t.precision = run_.problem.stack.name == "deepspeed" ? Precision::kMixed
+                  : run_.problem.stack.name == "hai-llm" ? Precision::kMegatronAdamBf16
+                  : says(row_.source, "recompute study") ? Precision::kPrecisionAwareBf16
+                                                         : Precision::kMegatron;
     // Models that are loaded in bf16, without autocast.
     const bool pure =
         row_.precision == "bf16-true" || says(row_.source, "torchtune") || says(row_.source, "HF PEFT");

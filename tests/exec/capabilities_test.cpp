@@ -26,7 +26,7 @@ class Cases {
     m.activation = static_cast<Activation>(pick(4));
     m.sliding_window = pick(4) == 0 ? 16 << pick(3) : 0;
     t = {.sequence = 32};
-    t.precision = static_cast<Precision>(pick(10));
+    t.precision = static_cast<Precision>(pick(static_cast<int>(enum_names(Precision{}).size())));
     t.math = static_cast<Math>(pick(5));
     t.lamb = t.precision != Precision::kSgd && pick(4) == 0;
     t.stochastic_rounding = t.precision == Precision::kNoMaster && t.math == Math::kBf16 && pick(2) == 0;

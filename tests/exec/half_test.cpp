@@ -337,11 +337,15 @@ TEST(Half, WhatIsStoredIsWhatIsMultiplied) {
                                         {Precision::kFp32, Math::kBf16},
                                         {Precision::kSgd, Math::kTf32},
                                         {Precision::kAdam8bit, Math::kBf16},
+                                        {Precision::kMegatronAdamBf16, Math::kBf16},
+                                        {Precision::kPrecisionAware, Math::kBf16},
                                         {Precision::kDeepspeedBf16, Math::kBf16}}) {
     const auto program = program::compile(m, serial(), training(precision, math), stack());
     for (const exec::Backend backend : {exec::Backend::kCpu, exec::Backend::kCuda}) {
       const bool cuda = backend == exec::Backend::kCuda;
-      const bool runs = cuda ? math == Math::kTf32 : precision == Precision::kAdam8bit;
+      const bool of_both =
+          precision == Precision::kMegatronAdamBf16 || precision == Precision::kPrecisionAware;
+      const bool runs = of_both || (cuda ? math == Math::kTf32 : precision == Precision::kAdam8bit);
       const std::string problem = exec::run_problem(program, backend);
       EXPECT_EQ(problem.find("allowed: ") == std::string::npos, runs) << problem;
     }

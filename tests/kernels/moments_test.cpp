@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -35,6 +36,75 @@ TEST(Moments, BytesByHand) {
   EXPECT_EQ(bytes_per_parameter(Precision::kPureBf16Adam8bit).optimizer_of(1 << 20),
             (2 << 20) + 2 * 4 * 4096);
   EXPECT_EQ(bytes_per_parameter(Precision::kMixed).optimizer_of(1001), 12 * 1001);
+}
+
+// With fp32 gradients, and with 16-bit ones; whole masters, and parted ones.
+TEST(Moments, BytesOfRecipesInBf16) {
+  EXPECT_EQ(bytes_per_parameter(Precision::kMegatronAdamBf16).total(), 2 + 4 + 4 + 2 * 2);
+  EXPECT_EQ(bytes_per_parameter(Precision::kAdamBf16).total(), 2 + 2 + 4 + 2 * 2);
+  EXPECT_EQ(bytes_per_parameter(Precision::kPrecisionAware).total(), 2 + 4 + 2 + 2 * 2);
+  EXPECT_EQ(bytes_per_parameter(Precision::kPrecisionAwareBf16).total(), 2 + 2 + 2 + 2 * 2);
+  EXPECT_EQ(bytes_per_parameter(Precision::kPrecisionAware).optimizer_of(1001), 1001 * (2 + 4));
+  // An update reads the gradient, reads and writes the state, and writes the parameter, which it reads too
+  // where there is no whole master.
+  EXPECT_EQ(bytes_per_parameter(Precision::kMegatronAdamBf16).update_traffic(), 4 + 2 * 8 + 2);
+  EXPECT_EQ(bytes_per_parameter(Precision::kPrecisionAware).update_traffic(), 4 + 2 * 6 + 2 * 2);
+  EXPECT_EQ(bytes_per_parameter(Precision::kFp32).update_traffic(), 28);
+  EXPECT_EQ(bytes_per_parameter(Precision::kSgd).update_traffic(), 4 + 2 * 4 + 2 * 4);
+}
+
+// Any bits come back, whatever they mean. The parameter is a number in bf16, at most half a step away.
+TEST(PartedMasters, NoBitIsLost) {
+  constexpr unsigned kMasterSeed = 20261201;
+  RecordProperty("seed", kMasterSeed);
+  std::mt19937 random(kMasterSeed);
+  std::vector<float> master{0.0F,
+                            -0.0F,
+                            1.0F,
+                            std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::max(),
+                            std::numeric_limits<float>::denorm_min()};
+  for (int i = 0; i < 100'000; ++i) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    if (!std::isnan(x)) master.push_back(x);
+  }
+  const auto n = static_cast<Index>(master.size());
+  std::vector<float> parameter(master.size()), joined(master.size());
+  std::vector<std::int16_t> beside(master.size());
+  part_master(n, master.data(), parameter.data(), beside.data());
+  join_master(n, parameter.data(), beside.data(), joined.data());
+  for (std::size_t i = 0; i < master.size(); ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(master[i]),
+               upper = std::bit_cast<std::uint32_t>(parameter[i]);
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(joined[i]), bits);
+    ASSERT_EQ(upper & 0xffffU, 0U);
+    ASSERT_LE(std::abs(static_cast<std::int64_t>(bits) - static_cast<std::int64_t>(upper)), 0x8000);
+  }
+}
+
+// 1 + 2^-8 is halfway between two numbers of bf16, which has 7 bits behind the point; and so is its negative.
+TEST(PartedMasters, HalfwayGoesAwayFromZero) {
+  const std::vector<float> master{1.00390625F, -1.00390625F, std::nextafter(1.00390625F, 0.0F)};
+  std::vector<float> parameter(3);
+  std::vector<std::int16_t> beside(3);
+  part_master(3, master.data(), parameter.data(), beside.data());
+  EXPECT_EQ(parameter, (std::vector<float>{1.0078125F, -1.0078125F, 1.0F}));
+  EXPECT_EQ(beside[0], -0x8000);
+  EXPECT_EQ(beside[2], 0x7fff);
+}
+
+// A gradient that was not finite must be seen in the parameter and in the master.
+TEST(PartedMasters, WhatIsLostStaysLost) {
+  std::vector<float> master, parameter(4), joined(4);
+  for (const std::uint32_t bits : {0x7f800001U, 0x7fffffffU, 0xff80ffffU, 0xffffffffU})
+    master.push_back(std::bit_cast<float>(bits));
+  std::vector<std::int16_t> beside(4);
+  part_master(4, master.data(), parameter.data(), beside.data());
+  join_master(4, parameter.data(), beside.data(), joined.data());
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(std::isnan(parameter[i]));
+    EXPECT_TRUE(std::isnan(joined[i]));
+  }
 }
 
 // bitsandbytes' map of numbers without a sign: zero, one, and the middles of 2, 4, .. 128 equal parts of

@@ -141,7 +141,9 @@ class RandomCases {
   void draw_training(Training& t, const Plan& p) {
     t.global_batch = p.global_batch();
     t.sequence = pick({64, 1024, 2048, 8192});
-    t.precision = pick({Precision::kMixed, Precision::kMegatron, Precision::kFp32, Precision::kSgd});
+    t.precision = pick({Precision::kMixed, Precision::kMegatron, Precision::kFp32, Precision::kSgd,
+                        Precision::kPrecisionAware, Precision::kPrecisionAwareBf16, Precision::kAdamBf16,
+                        Precision::kMegatronAdamBf16});
     t.math =
         activation_bytes(t.precision) == 4
             ? Math::kFp32

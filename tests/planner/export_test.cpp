@@ -299,12 +299,12 @@ Plan plan_of(const Arguments& a, const Model& m, std::int64_t ranks) {
            : !a.contains("--use-megatron-fsdp")                                   ? 1
            : text(a, "--data-parallel-sharding-strategy") == "optim_grads_params" ? 3
                                                                                   : 2;
-  // A distributed optimizer of one replica shares nothing: the host's has to be one.
   if (a.contains("--optimizer-cpu-offload")) {
     p.offload = Offload{.optimizer = number(a, "--optimizer-offload-fraction"),
                         .overlap = a.contains("--overlap-cpu-optimizer-d2h-h2d")};
-    if (p.copies() == 1) p.zero = 0;
   }
+  // A distributed optimizer of one replica shares nothing: the precision-aware one has to be one.
+  if (a.contains("--use-precision-aware-optimizer") && p.copies() == 1) p.zero = 0;
   if (a.contains("--num-distributed-optimizer-instances"))
     p.shard_group = p.dp / whole(a, "--num-distributed-optimizer-instances");
   p.micro_batch = whole(a, "--micro-batch-size");
@@ -493,7 +493,7 @@ TEST(MegatronExport, RanksShareSequences) {
 TEST(MegatronExport, ScriptsHoldTheWholeModelPlanAndNumbers) {
   RecordProperty("seed", kExportSeed);
   RandomCases random(Target::kMegatron);
-  int muons = 0;
+  int muons = 0, of_narrow_moments = 0;
   for (int i = 0; i < 200; ++i) {
     ExportCase c = random.next();
     SCOPED_TRACE(c.name + " " + short_name(c.plan));
@@ -520,6 +520,14 @@ TEST(MegatronExport, ScriptsHoldTheWholeModelPlanAndNumbers) {
     EXPECT_EQ(text(a, "--fp8-recipe"), recipe == recipes.end() ? "" : recipe->second);
     EXPECT_EQ(text(a, "--fp4-recipe"), t.math == Math::kNvfp4 ? "nvfp4" : "");
     EXPECT_EQ(text(a, "--optimizer"), t.muon ? "muon" : t.precision == Precision::kSgd ? "sgd" : "adam");
+    const BytesPerParameter per = bytes_per_parameter(t.precision);
+    const bool narrow = per.moment == 2;
+    of_narrow_moments += narrow;
+    EXPECT_EQ(a.contains("--use-precision-aware-optimizer"), narrow || wanted.offloaded_optimizer() > 0);
+    for (const char* const moment : {"--exp-avg-dtype", "--exp-avg-sq-dtype"})
+      EXPECT_EQ(text(a, moment), narrow ? "bf16" : "");
+    EXPECT_EQ(text(a, "--main-grads-dtype"), narrow && per.gradient == 2 ? "bf16" : "");
+    EXPECT_EQ(a.contains("--accumulate-allreduce-grads-in-fp32"), per.parameter == 2 && per.gradient == 4);
     EXPECT_EQ(a.contains("--muon-momentum"), t.muon.has_value());
     if (t.muon) {
       ++muons;
@@ -538,6 +546,7 @@ TEST(MegatronExport, ScriptsHoldTheWholeModelPlanAndNumbers) {
       EXPECT_EQ(text(a, "--train-iters"), "$TRAIN_ITERS");
   }
   EXPECT_GT(muons, 20);
+  EXPECT_GT(of_narrow_moments, 20);
 }
 
 // Megatron-LM makes one matrix of both halves of a gated MLP.

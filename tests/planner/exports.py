@@ -227,7 +227,7 @@ class MegatronBridge(unittest.TestCase):
             setattr(config, part, Part(names))
         started = []
         names = {
-            "torch": {"float32": "float32", "nn": Part({"functional"})},
+            "torch": {"float32": "float32", "bfloat16": "bfloat16", "nn": Part({"functional"})},
             "megatron.core.fusions.fused_bias_geglu": {"quick_gelu": "quick_gelu"},
             "megatron.core.models.gpt.gpt_layer_specs": {"get_gpt_decoder_block_spec": BLOCKS},
             "megatron.core.activations": {"squared_relu": "squared_relu"},
@@ -280,6 +280,11 @@ class MegatronBridge(unittest.TestCase):
         self.assertEqual((c.ddp.use_megatron_fsdp, c.dist.use_megatron_fsdp), (True, True))
         self.assertEqual(c.ddp.data_parallel_sharding_strategy, "optim_grads_params")
         self.assertEqual(c.checkpoint.ckpt_format, "fsdp_dtensor")
+        for precision, gradients in (("precision-aware", None), ("precision-aware-bf16", "bfloat16")):
+            c = self.run_script(scenario(plan={**plain, "zero": 1}, precision=precision))
+            self.assertEqual((c.optimizer.use_precision_aware_optimizer, c.optimizer.use_distributed_optimizer), (True, True))
+            self.assertEqual((c.optimizer.exp_avg_dtype, c.optimizer.exp_avg_sq_dtype), ("bfloat16", "bfloat16"))
+            self.assertEqual((c.optimizer.main_grads_dtype, c.mixed_precision.grad_reduce_in_fp32), (gradients, gradients is None))
         c = self.run_script({**scenario(plan=plain), "training": {"global_batch": 64, "sequence": 8192, "precision": "sgd", "math": "fp32"}})
         self.assertEqual((c.mixed_precision, c.model.params_dtype, c.optimizer.optimizer), (None, "float32", "sgd"))
         self.assertEqual((c.optimizer.lr, c.optimizer.min_lr, c.train.train_iters), (0.125, 0, 7))

@@ -83,6 +83,8 @@ def variations():
     base = {"model": "llama-3-8b", "cluster": {"topology": "dgx-h100", "nodes": 8}, "stack": "megatron-core",
             "training": {"global_batch": 64, "sequence": 8192}, "plan": {"dp": 8, "micro_batches": 8}}
     for changes in ({"plan": {"dp": 8, "zero": 3, "shard_group": 4}}, {"plan": {"tp": 2, "dp": 8, "zero": 2}},
+                    {"training": {"precision": "precision-aware-bf16"}, "plan": {"dp": 8, "zero": 1}},
+                    {"training": {"precision": "megatron-adam-bf16", "math": "fp8"}, "plan": {"tp": 8, "dp": 1, "micro_batches": 64}},
                     {"training": {"math": "fp8", "tokens": 1e12}}, {"training": {"precision": "sgd", "math": "fp32"}},
                     {"plan": {"tp": 2, "pp": 4, "dp": 2, "vpp": 2, "schedule": "interleaved", "micro_batches": 32,
                               "chunk_layers": [3, 4, 4, 4, 4, 4, 4, 5]}},
