@@ -280,6 +280,9 @@ class Script {
       for (const char* field : {"bf16", "fp16"}) set("optimizer", field, "False");
     } else {
       set("precision", "grad_reduce_in_fp32", truth(has("accumulate-allreduce-grads-in-fp32")));
+      // Its default, tensorwise, would keep whole master copies in bf16 too.
+      if (has("use-precision-aware-optimizer") && !has("fp8-recipe"))
+        set("precision", "fp8_recipe", "\"delayed\"");
     }
   }
 

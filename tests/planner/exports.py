@@ -284,6 +284,7 @@ class MegatronBridge(unittest.TestCase):
             c = self.run_script(scenario(plan={**plain, "zero": 1}, precision=precision))
             self.assertEqual((c.optimizer.use_precision_aware_optimizer, c.optimizer.use_distributed_optimizer), (True, True))
             self.assertEqual((c.optimizer.exp_avg_dtype, c.optimizer.exp_avg_sq_dtype), ("bfloat16", "bfloat16"))
+            self.assertEqual(c.mixed_precision.fp8_recipe, "delayed")  # with another one masters are whole
             self.assertEqual((c.optimizer.main_grads_dtype, c.mixed_precision.grad_reduce_in_fp32), (gradients, gradients is None))
         c = self.run_script({**scenario(plan=plain), "training": {"global_batch": 64, "sequence": 8192, "precision": "sgd", "math": "fp32"}})
         self.assertEqual((c.mixed_precision, c.model.params_dtype, c.optimizer.optimizer), (None, "float32", "sgd"))
