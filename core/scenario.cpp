@@ -89,7 +89,7 @@ void check_cluster(const Cluster& c, const Cursor& at) {
       other.fail(
           "neither \"intra_bandwidth\" nor \"links\" says how fast devices of a node reach each other");
   }
-  if (c.scale_up_domain() > kLargestDomain)
+  if (c.devices_per_node * c.scale_up_nodes > kLargestDomain)
     at.child("scale_up_nodes")
         .fail(fmt::format("{} nodes of {} devices are too many for one domain", c.scale_up_nodes,
                           c.devices_per_node),
@@ -343,6 +343,10 @@ void check_training(const Problem& p, const Cursor& at) {
   const std::vector<std::int64_t>& tried = p.scenario.search.islands;
   const bool islands = (p.scenario.plan && p.scenario.plan->islands > 1) ||
                        std::any_of(tried.begin(), tried.end(), [](std::int64_t n) { return n > 1; });
+  if (islands && bytes_per_parameter(t.precision).splits_master())
+    at.child("precision")
+        .fail(fmt::format("\"{}\" parts master copies, which islands exchange whole", name_of(t.precision)),
+              "allowed: adam-bf16 or megatron-adam-bf16, or a plan without islands");
   if (t.outer && !islands && !t.serves())
     at.child("outer").fail("no plan has islands, which alone have an outer optimizer",
                            "allowed: no such field, or plan.islands or search.islands above 1");

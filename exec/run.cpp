@@ -59,20 +59,25 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
     const char* const what = t.lamb                               ? "LAMB"
                              : t.muon                             ? "Muon"
                              : program.plan.optimizer_on_drives() ? "an optimizer on drives"
-                             : per.splits_master() && program.plan.islands > 1
-                                 ? "an outer optimizer of parted master copies"
-                                 : nullptr;
+                                                                  : nullptr;
     if (what != nullptr)
       return fmt::format(
           "the {} engine has no {} with narrow moments: precision \"{}\" is refused (allowed: mixed, "
           "megatron, no-master, fp32)",
           engine, what, name_of(t.precision));
   }
+  if (bytes_per_parameter(t.precision).splits_master() && program.plan.islands > 1) {
+    return fmt::format(
+        "the {} engine has no islands with parted master copies: precision \"{}\" is refused (allowed: "
+        "mixed, "
+        "megatron, no-master, fp32, adam-bf16, megatron-adam-bf16)",
+        engine, name_of(t.precision));
+  }
   if (bytes_per_parameter(t.precision).splits_master() && t.parameter_type() != DType::kBfloat16) {
     return fmt::format(
         "the {} engine parts master copies of parameters in bf16: with precision \"{}\" math cannot be "
         "\"{}\" "
-        "(allowed: bf16, fp8)",
+        "(allowed: bf16, and formats of 8 and 4 bits)",
         engine, name_of(t.precision), name_of(t.math));
   }
   const bool half = is_half(t.parameter_type());

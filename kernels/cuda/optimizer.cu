@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The update of a shard of parameters, one launch for all ranges of it that are updated alike. Floor, in
-// bytes a parameter: AdamW with a master copy and 16-bit gradients 2 + 2 + 24, with moments in bf16 16, of a
-// parted master copy 4 + 2 + 12, in fp32 28; the squares that
-// LAMB needs before 2 + 12, in fp32 16; SGD with momentum 20; a sum 3 elements.
+// bytes a parameter (gradient, parameter and state, of 16 bits but for the state): AdamW with a master copy
+// 2 + 2 + 24, with moments in bf16 2 + 2 + 16, with a parted master copy 2 + 4 + 12, in fp32 28; the squares
+// that LAMB needs before 2 + 12, in fp32 16; SGD with momentum 20; a sum 3 elements.
 #include "kernels/cuda/bins.h"
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/philox.h"

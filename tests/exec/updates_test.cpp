@@ -149,7 +149,7 @@ TEST(NarrowMoments, PartedMastersAreMasters) {
     const auto run = [&](Precision p, std::int64_t steps) {
       return train(tiny("tiny-llama"), sp(plan(2, 1, 2, 1, 4)), in_recipe(p), stack(), small_run(steps));
     };
-    EXPECT_EQ(run(parted, 1).steps[0].loss, run(whole, 1).steps[0].loss);
+    EXPECT_NEAR(run(parted, 1).steps[0].loss, run(whole, 1).steps[0].loss, 1e-4);
     const auto few = run(parted, 40), all = run(whole, 40), none = run(Precision::kPureBf16, 40);
     const double off = difference(few.parameters, all.parameters);
     EXPECT_GT(off, 0);
